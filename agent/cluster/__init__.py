@@ -1,0 +1,1 @@
+"""Everything that speaks to the API server. The only folder that imports kubernetes or urllib3."""

@@ -1,0 +1,1 @@
+"""One cluster: conditions, boot ids and agent liveness become the taint."""

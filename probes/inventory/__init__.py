@@ -1,0 +1,1 @@
+"""Rung: what the machine has, and whether everyone who counts it agrees."""

@@ -1,0 +1,1 @@
+"""Rung: whether bytes move, intact and at the expected rate, through each port of this machine."""

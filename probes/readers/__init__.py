@@ -1,0 +1,1 @@
+"""Facts from the machine, without opinions. The only place that imports pyverbs, pynvml and psutil."""
