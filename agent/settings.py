@@ -1,0 +1,270 @@
+"""What an administrator can set: one YAML file, read strictly, explained when wrong.
+
+Precedence: default in code < YAML (a ConfigMap) < environment, which carries facts about the node only (`NODE_NAME`, `POD_IP`).
+An unknown key, a wrong type or an unreadable file refuses to start with one line that names key, file and line and says what is
+allowed: a misspelt limit that is silently ignored would be a gate left open.
+
+Limits of probes are not typed here. The probes validate them, in their own process, because the agent knows no hardware.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import yaml
+
+DEFAULT_PATH = Path("/etc/fabric-readiness/config.yaml")
+MAX_FILE_BYTES = 1024 * 1024
+
+ProbeLimits = dict[str, dict[str, Any]]
+
+
+class SettingsError(Exception):
+    """Why the settings can't be used, in one line."""
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A group of settings."""
+
+
+class Profile(_Section, frozen=True):
+    """What a kind of node should give: a name, and limits for probes."""
+
+    name: str = ""
+    """Shown as the source of an expectation (`profile h200-roce`)."""
+    limits: ProbeLimits = {}
+    """Probe name → limit → value."""
+
+
+class HostSettings(_Section, frozen=True):
+    """How this machine is looked at."""
+
+    root: str = "/"
+    """Prefix of /sys, /proc, /dev, /run."""
+    gid_index: int | None = None
+    """RoCE GID index that the fleet's jobs pin (NCCL_IB_GID_INDEX). Unset: the probes choose, and say which."""
+
+
+class HysteresisSettings(_Section, frozen=True):
+    """How much evidence changes the mind about a node that was verified. A first verification waits for none of it."""
+
+    failures: int = 2
+    """Performance failures within `failure_window_seconds` that count. Mechanical failures act at once."""
+    failure_window_seconds: float = 300.0
+    recovery_passes: int = 3
+    """Passes that bring a failed check back."""
+    recovery_spacing_seconds: float = 10.0
+    """Passes closer together than this count once."""
+    unknown_grace_seconds: float = 600.0
+    """How long a check that was passing may be Unknown before the condition is."""
+
+
+class NodeSettings(_Section, frozen=True):
+    """The daemon on each node."""
+
+    name: str = ""
+    """Node name; from the environment variable NODE_NAME."""
+    run_dir: str = "/run/fabric-readiness"
+    """On tmpfs, so that a reboot forgets what was proven before it."""
+    heartbeat_seconds: float = 600.0
+    """Spread by ±20 % with a phase that comes from the node's name."""
+    http_address: str = "0.0.0.0"  # noqa: S104  (Prometheus scrapes the pod's address)
+    http_port: int = 9833
+    hysteresis: HysteresisSettings = HysteresisSettings()
+
+
+class GateSettings(_Section, frozen=True):
+    """The one writer of the taint."""
+
+    mode: Literal["observe", "enforce"] = "observe"
+    """`observe` does everything but the taint."""
+    pool_label: str = "fabric-readiness.dev/pool"
+    """Nodes that carry this label are gated."""
+    namespace: str = "fabric-readiness"
+    """Where the agent's pods run; from the environment variable POD_NAMESPACE."""
+    agent_selector: str = "app.kubernetes.io/name=fabric-agent"
+    """Label selector of the agent's pods."""
+    taint_key: str = "readiness.k8s.io/FabricReady"
+    absence_grace_seconds: float = 600.0
+    """How long a verified node's agent may be missing or not ready. A node not verified in this boot gets none."""
+    stable_seconds: float = 30.0
+    """How long a node must look good before its taint goes."""
+    http_address: str = "0.0.0.0"  # noqa: S104
+    http_port: int = 9835
+
+
+class Settings(_Section, frozen=True):
+    """Everything."""
+
+    rungs: tuple[str, ...] = ("inventory", "driver", "loopback")
+    """The ladder that gates: True needs every one of these."""
+    profile: Profile = Profile()
+    limits: ProbeLimits = {}
+    """Overrides of the profile: probe name → limit → value."""
+    disable: tuple[str, ...] = ()
+    """Probes that do not run."""
+    host: HostSettings = HostSettings()
+    node: NodeSettings = NodeSettings()
+    gate: GateSettings = GateSettings()
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def limits_for(self, probe: str) -> tuple[dict[str, Any], dict[str, str]]:
+        """What this installation changes about a probe's limits, and who changed each (`profile NAME`, `override`)."""
+        profile = self.profile.limits.get(probe, {})
+        override = self.limits.get(probe, {})
+        label = f"profile {self.profile.name}" if self.profile.name else "profile"
+        origins = dict.fromkeys(profile, label) | dict.fromkeys(override, "override")
+        return {**profile, **override}, origins
+
+
+# Environment variable → where it goes. Facts of a node or pod, nothing an administrator decides.
+_ENVIRONMENT = {
+    "NODE_NAME": ("node", "name"),
+    "POD_NAMESPACE": ("gate", "namespace"),
+}
+
+
+def load(path: Path | None, environment: Mapping[str, str] | None = None) -> Settings:
+    """Reads the settings.
+
+    Args:
+        path: the YAML file. None reads the default path if it exists, and is all defaults if it does not.
+        environment: where node facts come from; the process's own by default.
+
+    Raises:
+        SettingsError: with the one line to show.
+    """
+    environment = os.environ if environment is None else environment
+    if path is None:
+        path = DEFAULT_PATH if DEFAULT_PATH.exists() else None
+    text = "" if path is None else _read(path)
+    document = _parse(text, path)
+    values: dict[str, Any] = document.values
+    for variable, (section, key) in _ENVIRONMENT.items():
+        if environment.get(variable):
+            values.setdefault(section, {})[key] = environment[variable]
+    try:
+        settings = msgspec.convert(values, Settings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(document.explain(error)) from error
+    _check_ranges(settings, document)
+    return settings
+
+
+def _check_ranges(settings: Settings, document: "_Document") -> None:
+    """Values that have the right type and still can't be meant."""
+    numbers = {
+        ("node", "heartbeat_seconds"): (settings.node.heartbeat_seconds, 10, 86_400),
+        ("node", "http_port"): (settings.node.http_port, 1, 65_535),
+        ("gate", "http_port"): (settings.gate.http_port, 1, 65_535),
+        ("gate", "absence_grace_seconds"): (settings.gate.absence_grace_seconds, 0, 86_400),
+        ("gate", "stable_seconds"): (settings.gate.stable_seconds, 0, 3_600),
+        ("node", "hysteresis", "failures"): (settings.node.hysteresis.failures, 1, 100),
+        ("node", "hysteresis", "recovery_passes"): (settings.node.hysteresis.recovery_passes, 1, 100),
+        ("node", "hysteresis", "failure_window_seconds"): (
+            settings.node.hysteresis.failure_window_seconds, 1, 86_400,
+        ),
+        ("node", "hysteresis", "recovery_spacing_seconds"): (
+            settings.node.hysteresis.recovery_spacing_seconds, 0, 3_600,
+        ),
+        ("node", "hysteresis", "unknown_grace_seconds"): (
+            settings.node.hysteresis.unknown_grace_seconds, 0, 86_400,
+        ),
+    }  # fmt: skip
+    for path, (value, low, high) in numbers.items():
+        if not low <= value <= high:
+            raise SettingsError(document.at(path, f"{value:g} is not between {low} and {high}"))
+    if not settings.rungs:
+        raise SettingsError(document.at(("rungs",), "is empty: a gate with no rung proves nothing"))
+    if not re.fullmatch(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", settings.gate.taint_key):
+        raise SettingsError(document.at(("gate", "taint_key"), "is not a valid taint key"))
+
+
+def _read(path: Path) -> str:
+    """The file's text, refused with one line when it can't be it."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise SettingsError(f"{path}: {size} bytes; settings may have {MAX_FILE_BYTES} at most")
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"{path}: can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+
+
+class _Document:
+    """Parsed YAML that remembers on which line each key stands."""
+
+    def __init__(self, values: dict[str, Any], lines: dict[tuple[str, ...], int], path: Path | None) -> None:
+        self.values = values
+        self._lines = lines
+        self._path = path
+
+    def at(self, where: tuple[str, ...], problem: str) -> str:
+        """`FILE:LINE: key.path: problem`, with the line of the nearest key that is in the file."""
+        for end in range(len(where), 0, -1):
+            if where[:end] in self._lines:
+                place = f"{self._path}:{self._lines[where[:end]]}: "
+                break
+        else:
+            place = f"{self._path}: " if self._path else ""
+        return f"{place}{'.'.join(where)}: {problem}"
+
+    def explain(self, error: msgspec.ValidationError) -> str:
+        """msgspec's message with file, line, and what would be allowed."""
+        problem, _, where = str(error).partition(" - at `$")
+        # Only the dotted prefix of msgspec's path is ours: `.probes[...]` means some key or value inside a mapping.
+        keys = tuple(key for key in re.split(r"[.\[]", where.rstrip("`")) if key and key[0].isalpha())
+        unknown = re.fullmatch(r"Object contains unknown field `(.+)`", problem)
+        if unknown:
+            allowed = ", ".join(_fields_at(keys))
+            return self.at((*keys, unknown[1]), f"unknown key; allowed here: {allowed}")
+        return self.at(keys, problem)
+
+
+def _fields_at(keys: tuple[str, ...]) -> list[str]:
+    """Field names of the section at that path."""
+    section: Any = Settings
+    for key in keys:
+        section = section.__annotations__.get(key, section)
+    return list(section.__struct_fields__)
+
+
+def _parse(text: str, path: Path | None) -> _Document:
+    """YAML to values and lines; a duplicate key is refused, since the loser would be ignored silently."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        values = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f":{mark.line + 1}" if mark else ""
+        raise SettingsError(f"{path}{line}: not valid YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from error
+    except RecursionError as error:
+        raise SettingsError(f"{path}: nested too deeply") from error
+    if values is None:
+        return _Document({}, {}, path)
+    if not isinstance(values, dict) or root is None:
+        raise SettingsError(f"{path}:1: settings are a mapping of keys to values")
+    lines: dict[tuple[str, ...], int] = {}
+    _note_lines(root, (), lines, path)
+    return _Document(values, lines, path)
+
+
+def _note_lines(
+    node: yaml.Node, where: tuple[str, ...], lines: dict[tuple[str, ...], int], path: Path | None
+) -> None:
+    if not isinstance(node, yaml.MappingNode):
+        return
+    for key, value in node.value:
+        here = (*where, str(key.value))
+        line = key.start_mark.line + 1
+        if here in lines:
+            raise SettingsError(f"{path}:{line}: {'.'.join(here)}: stands twice (first on line {lines[here]})")
+        lines[here] = line
+        _note_lines(value, here, lines, path)
