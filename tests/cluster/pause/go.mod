@@ -1,0 +1,3 @@
+module fabric-readiness.dev/rig/pause
+
+go 1.26.0
