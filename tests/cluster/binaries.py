@@ -1,7 +1,8 @@
 """The programs of the cluster, built from source through the Go module proxy with pinned sums.
 
-etcd, API server, controller manager, scheduler, kubelet and kubectl of one Kubernetes release come out of one build (`kube/`),
-containerd with its shim and `ctr` out of another (`containerd/`): Debian's containerd is too old for this kubelet.
+etcd, API server, controller manager, scheduler, kubelet and kubectl of one Kubernetes release come
+out of one build (`kube/`), containerd with its shim and `ctr` out of another (`containerd/`):
+Debian's containerd is too old for this kubelet.
 """
 
 import os
@@ -60,7 +61,7 @@ def pause() -> cache.Entry:
 
 
 def kube_programs() -> pathlib.Path:
-    """The folder with kube-apiserver, etcd and kubectl: `$KUBEBUILDER_ASSETS` where set, else built here."""
+    """The folder with kube-apiserver, etcd and kubectl: `$KUBEBUILDER_ASSETS`, else built here."""
     prebuilt = os.environ.get("KUBEBUILDER_ASSETS")
     return pathlib.Path(prebuilt) if prebuilt else kube().get()
 
@@ -81,7 +82,8 @@ def _build_containerd(target: pathlib.Path) -> None:
 
 
 def _go_build(module: pathlib.Path, output: pathlib.Path, *packages: str, linked: str = "") -> None:
-    # Outside the checkout's version control and paths: the same sources give the same bytes anywhere.
+    # Outside the checkout's version control and paths: the same sources give the same bytes
+    # anywhere.
     flags = ["-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", f"-s -w {linked}"]
     destination = f"{output}/" if output.is_dir() else output
     processes.run(

@@ -1,7 +1,8 @@
-"""What the rig builds is kept outside the checkout and reused while nothing that it was made from has changed.
+"""What the rig builds is kept outside the checkout, and reused until what it is made from changes.
 
-The cold build takes many minutes, so a half-written entry must never be taken for a whole one, and two runs at once must not
-build the same thing twice: an entry is made in a temporary sibling, then renamed, under a lock of its own.
+The cold build takes many minutes, so a half-written entry must never be taken for a whole one, and
+two runs at once must not build the same thing twice: an entry is made in a temporary sibling, then
+renamed, under a lock of its own.
 """
 
 import dataclasses
@@ -15,7 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-# The last two versions of an entry stay, so that going back and forth between two branches rebuilds nothing.
+# The last two versions of an entry stay, so that going back and forth between two branches rebuilds
+# nothing.
 KEPT_VERSIONS = 2
 
 Inputs = Mapping[str, str]
@@ -57,7 +59,7 @@ def digest_of_files(root: pathlib.Path, paths: Iterable[pathlib.Path] | None = N
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """Something that can be built and kept: its name, what it is made from, how, and how much disk it takes."""
+    """Something that can be built and kept: a name, what it is made from, how, and its size."""
 
     name: str
     inputs: Inputs

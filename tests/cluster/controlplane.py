@@ -1,6 +1,7 @@
-"""A real control plane: etcd and kube-apiserver alone for tests of API behaviour, or with controllers and scheduler.
+"""A real control plane: etcd and kube-apiserver alone, or with controllers and scheduler.
 
-Authorization is Node and RBAC with NodeRestriction, as in a real cluster: what the product may not do there it may not do here.
+Authorization is Node and RBAC with NodeRestriction, as in a real cluster: what the product may not
+do there it may not do here.
 """
 
 import base64
@@ -192,7 +193,9 @@ class ApiServer:
         self.server.require_running()
         trust = ssl.create_default_context(cafile=str(self.ca_file))
         try:
-            with urllib.request.urlopen(f"{self.url}/readyz", context=trust, timeout=2) as answer:
+            with urllib.request.urlopen(  # noqa: S310 - always https
+                f"{self.url}/readyz", context=trust, timeout=2
+            ) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -208,7 +211,8 @@ class ControlPlane:
     @classmethod
     def start(cls, folder: pathlib.Path, *, survives: bool = False) -> "ControlPlane":
         """Starts all of it in the rig's network."""
-        # The port is the one of the service `kubernetes`, so that pods reach it with no proxy in between.
+        # The port is the one of the service `kubernetes`, so that pods reach it with no proxy in
+        # between.
         api = ApiServer.start(folder, address=network.GATEWAY, port=443, survives=survives)
         plane = cls(api=api, programs=[])
         plane._start(
@@ -237,7 +241,7 @@ class ControlPlane:
         kubeconfig = self.api.folder / f"{name}.kubeconfig"
         self.api.write_kubeconfig(kubeconfig, f"system:{name}", "rig")
         command = [
-            self.api.programs / name,
+            str(self.api.programs / name),
             f"--kubeconfig={kubeconfig}",
             "--leader-elect=false",
             *arguments,
@@ -273,7 +277,8 @@ def _write_certificates(folder: pathlib.Path, authority: trustme.CA, address: st
 
 
 def _client_certificate(authority: trustme.CA, user: str, group: str) -> trustme.LeafCert:
-    # A name of a host is needed though no client is asked for it: Go refuses a certificate whose list of names is empty.
+    # A name of a host is needed though no client is asked for it: Go refuses a certificate whose
+    # list of names is empty.
     return authority.issue_cert("client.rig.invalid", common_name=user, organization_name=group)
 
 
@@ -306,7 +311,7 @@ def _start_server(
     command = [
         str(programs / "kube-apiserver"),
         f"--etcd-servers={(folder / 'etcd.url').read_text()}",
-        f"--bind-address={address if alone else '0.0.0.0'}",
+        f"--bind-address={address if alone else '0.0.0.0'}",  # noqa: S104 - the rig's own namespace
         f"--secure-port={port}",
         announced,
         f"--tls-cert-file={folder / 'server.pem'}",

@@ -1,8 +1,9 @@
 """The root disk, kernel and initial RAM disk that every emulated node boots from.
 
-Debian 12 by debootstrap with its own kernel, which has `rdma_rxe`; the programs of Kubernetes and containerd; and the Python
-libraries of the project, so that probes and their tests run inside a node. Nothing of a run is in it: nodes share it, each
-writes to a snapshot that ends with it, and what makes a node this node comes through a shared folder.
+Debian 12 by debootstrap with its own kernel, which has `rdma_rxe`; the programs of Kubernetes and
+containerd; and the Python libraries of the project, so that probes and their tests run inside a
+node. Nothing of a run is in it: nodes share it, each writes to a snapshot that ends with it, and
+what makes a node this node comes through a shared folder.
 """
 
 import os
@@ -113,6 +114,7 @@ def _build_tree(target: pathlib.Path) -> None:
     for unused in _UNUSED_FILES:
         shutil.rmtree(root / unused, ignore_errors=True)
     processes.run("depmod", "--basedir", root, kernel)
+    (root / "etc/resolv.conf").write_text("")  # debootstrap copies this machine's
     for mount_point in ("config", "src", "var/lib/containerd", "opt/cni", "etc/cni/net.d"):
         (root / mount_point).mkdir(parents=True, exist_ok=True)
 
@@ -135,7 +137,7 @@ def _build_disk(target: pathlib.Path) -> None:
 
 
 def make_ext4(source: pathlib.Path, image: pathlib.Path, *, megabytes: int) -> None:
-    """Writes a sparse ext4 image with what a folder holds; no journal, as no guest outlives its power."""
+    """Writes a sparse ext4 image with what a folder holds; guests need no journal."""
     processes.run(
         "mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-d", source, image, f"{megabytes}M"
     )
@@ -181,7 +183,7 @@ def _load_order(root: pathlib.Path, kernel: str, module: str) -> list[pathlib.Pa
 
 
 def _install_python_libraries(target: pathlib.Path) -> None:
-    """The project's pinned requirements, for the guest's Python (3.11) whatever this machine's is."""
+    """The project's pinned requirements, for the guest's Python (3.11), not this machine's."""
     processes.run(
         sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", target,
         "--require-hashes", "--requirement", _REQUIREMENTS, "--only-binary=:all:",

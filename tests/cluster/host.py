@@ -1,7 +1,8 @@
-"""The machine that the rig runs on: Debian 12 or 13 with root, and the packages that the rig installs when they are missing.
+"""The machine that the rig runs on: Debian 12 or 13, root, and packages that the rig installs.
 
-What this machine's administrator configured for its package clients (mirror, proxy, certificates) is used for guests and image
-builds too, and ends up in none of them: the rig names no mirror of its own.
+What this machine's administrator configured for its package clients (mirror, proxy, certificates)
+is used for guests and image builds too, and ends up in none of them: the rig names no mirror of its
+own.
 """
 
 import functools
@@ -90,7 +91,7 @@ def _repository(codename: str) -> str:
 
 
 def apt_settings() -> str:
-    """The administrator's apt settings for reaching mirrors (proxy, certificates), as a configuration file."""
+    """This machine's apt settings for reaching mirrors (proxy, certificates), as a file's text."""
     dump = processes.run("apt-config", "dump", "Acquire")
     wanted = ("Acquire::http", "Acquire::https", "Acquire::Retries", "Acquire::Check")
     return "".join(f"{line}\n" for line in dump.splitlines() if line.startswith(wanted))

@@ -1,11 +1,11 @@
 """The network of a run: one namespace that the whole run lives in, with two bridges for the guests.
 
-The test process itself moves into a new network namespace, and everything that it starts follows. So nothing of the host's
-network changes, two runs cannot meet, and nothing is left to clean up. The way back is closed: what needs the outside
-(packages, modules, images) is done before.
+The test process itself moves into a new network namespace, and everything that it starts follows.
+So nothing of the host's network changes, two runs cannot meet, and nothing is left to clean up. The
+way back is closed: what needs the outside (packages, modules, images) is done before.
 
-`br0` (10.9.0.254/24) carries management: kubelets, API server, ssh. `br1` is the fabric, 10.10.0.0/24 between the guests only:
-pulling a fabric cable leaves the node reachable.
+`br0` (10.9.0.254/24) carries management: kubelets, API server, ssh. `br1` is the fabric,
+10.10.0.0/24 between the guests only: pulling a fabric cable leaves the node reachable.
 """
 
 import ctypes
@@ -16,21 +16,25 @@ from tests.cluster import cache, processes
 
 GATEWAY = "10.9.0.254"
 SERVICE_ADDRESS = "10.96.0.1"
-# rxe takes the largest InfiniBand MTU that fits beside its headers: 4096 needs 4096 + 84 bytes at least.
+# rxe takes the largest InfiniBand MTU that fits beside its headers: 4096 needs 4096 + 84 bytes at
+# least.
 FABRIC_MTU = 4500
 _TAP_MTU = 9000
 _CLONE_NEWNET = 0x40000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_HOME = os.stat("/proc/self/ns/net").st_ino if pathlib.Path("/proc/self/ns/net").exists() else 0
+_NAMESPACE = pathlib.Path("/proc/thread-self/ns/net")
+_HOME = _NAMESPACE.stat().st_ino
 
 
 def is_private() -> bool:
     """Whether this process has left the network that it was started in."""
-    return os.stat("/proc/self/ns/net").st_ino != _HOME
+    return _NAMESPACE.stat().st_ino != _HOME
 
 
 def enter() -> None:
-    """Moves this process (this thread, and what starts from it) into a namespace of its own and lays the bridges; once.
+    """Moves this process into a namespace of its own and lays the bridges; once.
+
+    It moves this thread and all that starts from it: call it from the main thread.
 
     Raises:
         RigError: the kernel refuses the namespace.
@@ -41,7 +45,8 @@ def enter() -> None:
         cause = os.strerror(ctypes.get_errno())
         raise cache.RigError(f"cannot make a network namespace ({cause}): run as root, or allow it")
     ip("link set lo up")
-    # Pods reach the API server at the service address: it listens on every address of this namespace.
+    # Pods reach the API server at the service address: it listens on every address of this
+    # namespace.
     ip(f"address add {SERVICE_ADDRESS}/32 dev lo")
     for bridge in ("br0", "br1"):
         ip(f"link add {bridge} type bridge forward_delay 0")

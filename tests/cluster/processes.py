@@ -1,7 +1,7 @@
 """Programs that the rig starts: each ends with the rig, and says why when it fails.
 
-A test run that is killed must leave nothing behind, so the kernel ends every child with its parent, except those of a cluster
-that its user asked to keep.
+A test run that is killed must leave nothing behind, so the kernel ends every child with its parent,
+except those of a cluster that its user asked to keep.
 """
 
 import ctypes
@@ -81,7 +81,7 @@ class Program:
                 cwd=folder,
                 env={**os.environ, **(env or {})},
                 start_new_session=True,
-                preexec_fn=None if survives else _end_with_parent,  # noqa: PLW1509 - one prctl, no locks
+                preexec_fn=None if survives else _end_with_parent,  # noqa: PLW1509
             )
         return cls(name=name, log=log, process=process)
 
@@ -122,7 +122,7 @@ class Program:
 
     @property
     def identity(self) -> tuple[int, float]:
-        """Process id and start time: together they name a process for good, an id alone is reused."""
+        """Process id and start time: an id alone is reused, both together are not."""
         return self.process.pid, psutil.Process(self.process.pid).create_time()
 
 
