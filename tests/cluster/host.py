@@ -10,6 +10,7 @@ import os
 import pathlib
 import platform
 import subprocess
+import sys
 
 from tests.cluster import cache, processes
 
@@ -101,3 +102,15 @@ def certificate_bundle() -> pathlib.Path:
     """The certificate authorities that this machine trusts, as one file."""
     named = os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE")
     return pathlib.Path(named or "/etc/ssl/certs/ca-certificates.crt")
+
+
+def pip_index() -> str:
+    """This machine's package index for pip, as lines of a pip.conf; none for the usual one."""
+    said = processes.run(sys.executable, "-m", "pip", "config", "list")
+    found = dict(line.split("=", 1) for line in said.splitlines() if "=" in line)
+    return "".join(
+        f"{key} = {value.strip(chr(39))}\n"
+        for key in ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout")
+        for name, value in found.items()
+        if name in {f"global.{key}", f":env:.{key}"}
+    )
