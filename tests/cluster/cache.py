@@ -8,6 +8,7 @@ renamed, under a lock of its own.
 import dataclasses
 import fcntl
 import hashlib
+import inspect
 import json
 import os
 import pathlib
@@ -55,6 +56,11 @@ def digest_of_files(root: pathlib.Path, paths: Iterable[pathlib.Path] | None = N
         digest.update(f"{path.relative_to(root)}\0{path.stat().st_mode & 0o111:o}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
+
+
+def recipe(*functions: Callable[..., object]) -> str:
+    """The source of functions, as an input: a changed way of building is a changed entry."""
+    return "\n".join(inspect.getsource(function) for function in functions)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ import concurrent.futures
 import dataclasses
 import json
 import pathlib
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -56,9 +57,13 @@ class Cluster:
         disk.disk().get()
         plane = controlplane.ControlPlane.start(folder / "control-plane", survives=survives)
         cluster = cls(folder=folder, plane=plane, nodes={}, images=images, survives=survives)
-        for number in range(1, nodes + 1):
-            cluster.add_node(number, extra_setup=extra_setup)
-        cluster.wait_ready()
+        try:
+            for number in range(1, nodes + 1):
+                cluster.add_node(number, extra_setup=extra_setup)
+            cluster.wait_ready()
+        except cache.RigError:
+            cluster.stop()
+            raise
         cluster.ready_seconds = time.monotonic() - started
         return cluster
 
@@ -131,9 +136,12 @@ class Cluster:
         """All its programs."""
         return [*(one.machine for one in self.nodes.values()), *self.plane.running]
 
-    def stop(self) -> None:
+    def stop(self, *, keep_logs: bool = True) -> None:
         """Ends everything; the network goes with the process."""
         for one in self.nodes.values():
             one.remove()
         self.plane.stop()
-        cache.say(f"stopped; logs are in {self.folder}")
+        if keep_logs:
+            cache.say(f"the cluster's logs are in {self.folder}")
+        else:
+            shutil.rmtree(self.folder)

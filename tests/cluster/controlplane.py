@@ -18,7 +18,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.cluster import binaries, network, processes, waiting
+from tests.cluster import binaries, cache, network, processes, waiting
 
 _SERVICES = "10.96.0.0/16"
 _ISSUER = "https://kubernetes.default.svc"
@@ -83,7 +83,11 @@ class ApiServer:
             server=server,
         )
         api.write_kubeconfig(api.admin_kubeconfig, "admin", "system:masters")
-        api.wait_ready()
+        try:
+            api.wait_ready()
+        except cache.RigError:
+            api.stop()
+            raise
         return api
 
     @property
@@ -306,14 +310,16 @@ def _start_server(
     survives: bool,
 ) -> processes.Program:
     alone = address == "127.0.0.1"
-    # The server refuses to announce a loopback address as the endpoint of the service `kubernetes`.
-    announced = "--endpoint-reconciler-type=none" if alone else f"--advertise-address={address}"
+    # Without a default route the server finds no address to announce by itself, and it refuses to
+    # announce a loopback address as the endpoint of the service `kubernetes`.
+    announced = ["--endpoint-reconciler-type=none"] if alone else []
     command = [
         str(programs / "kube-apiserver"),
         f"--etcd-servers={(folder / 'etcd.url').read_text()}",
         f"--bind-address={address if alone else '0.0.0.0'}",  # noqa: S104 - the rig's own namespace
         f"--secure-port={port}",
-        announced,
+        f"--advertise-address={address}",
+        *announced,
         f"--tls-cert-file={folder / 'server.pem'}",
         f"--tls-private-key-file={folder / 'server.pem'}",
         f"--client-ca-file={folder / 'ca.crt'}",

@@ -69,6 +69,7 @@ def tree() -> cache.Entry:
             "release": RELEASE,
             "packages": " ".join(PACKAGES),
             "unused": " ".join(_UNUSED_MODULES + _UNUSED_FILES),
+            "recipe": cache.recipe(_build_tree, debootstrap),
         },
         build=_build_tree,
         megabytes=2000,
@@ -84,6 +85,8 @@ def disk() -> cache.Entry:
             **{part.name: part.path.name for part in parts},
             "requirements": _REQUIREMENTS.read_text(),
             "initramfs": _INITRAMFS.read_text(),
+            "modules": " ".join(_EARLY_MODULES),
+            "recipe": cache.recipe(_build_disk, _make_initrd, _install_python_libraries, make_ext4),
         },
         build=_build_disk,
         megabytes=2500,
@@ -131,7 +134,7 @@ def _build_disk(target: pathlib.Path) -> None:
         for program in ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr"):
             if (folder / program).exists():
                 shutil.copy(folder / program, root / "usr/local/bin" / program)
-    _install_python_libraries(root / PYTHON_FOLDER.lstrip("/"))
+    _install_python_libraries(root)
     make_ext4(root, target / "root.ext4", megabytes=4096)
     shutil.rmtree(root)
 
@@ -182,12 +185,14 @@ def _load_order(root: pathlib.Path, kernel: str, module: str) -> list[pathlib.Pa
     ]
 
 
-def _install_python_libraries(target: pathlib.Path) -> None:
+def _install_python_libraries(root: pathlib.Path) -> None:
     """The project's pinned requirements, for the guest's Python (3.11), not this machine's."""
     processes.run(
-        sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", target,
-        "--require-hashes", "--requirement", _REQUIREMENTS, "--only-binary=:all:",
-        "--implementation", "cp", "--python-version", "3.11",
-        "--platform", "manylinux2014_x86_64", "--platform", "manylinux_2_28_x86_64",
-        "--platform", "manylinux_2_34_x86_64",
+        sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", root /
+        PYTHON_FOLDER.lstrip("/"), "--require-hashes", "--requirement", _REQUIREMENTS,
+        "--only-binary=:all:", "--implementation", "cp", "--python-version", "3.11", "--platform",
+        "manylinux2014_x86_64", "--platform", "manylinux_2_28_x86_64", "--platform",
+        "manylinux_2_34_x86_64",
     )  # fmt: skip
+    # By the guest's own Python, at this machine's speed: emulated, it would compile for a minute.
+    processes.run("chroot", root, "python3", "-m", "compileall", "-q", PYTHON_FOLDER)

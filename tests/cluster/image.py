@@ -1,4 +1,4 @@
-"""The project's image, built from its Dockerfile with no engine and no registry, on a disk for nodes.
+"""The project's image, built from its Dockerfile with no engine or registry, on a disk for nodes.
 
 buildah runs the build in a chroot. `FROM debian:trixie-slim` means a base that debootstrap makes
 here. How this machine reaches its mirrors is mounted over the build, so nothing of the machine gets
@@ -59,7 +59,11 @@ def base() -> cache.Entry:
     """A folder with `root.tar`, the smallest Debian of the release that the Dockerfile names."""
     return cache.Entry(
         name="base-image",
-        inputs={"release": _BASE_RELEASE, "settings": _DPKG_SETTINGS + _APT_SETTINGS},
+        inputs={
+            "release": _BASE_RELEASE,
+            "settings": _DPKG_SETTINGS + _APT_SETTINGS,
+            "recipe": cache.recipe(_build_base, disk.debootstrap),
+        },
         build=_build_base,
         megabytes=700,
     )
@@ -96,6 +100,7 @@ def image_disk(images: Sequence[Image]) -> pathlib.Path:
         name="image-disk",
         inputs={
             "containerd": binaries.containerd().path.name,
+            "recipe": cache.recipe(_build_image_disk),
             **{image.reference: image.id for image in images},
         },
         build=lambda target: _build_image_disk(target, images),

@@ -67,7 +67,7 @@ class Node:
         command = _machine(folder, number, taps, images)
         started = time.monotonic()
         machine = processes.Program.start(
-            "machine", command, folder=folder, env={"TMPDIR": str(folder)}, survives=survives
+            name, command, folder=folder, env={"TMPDIR": str(folder)}, survives=survives
         )
         return cls(
             name=name,
@@ -125,7 +125,7 @@ class Node:
         """
         line = command if isinstance(command, str) else shlex.join(command)
         done = subprocess.run(
-            [*self._ssh(), line],
+            [*self.ssh(), line],
             input=stdin,
             capture_output=True,
             text=True,
@@ -140,7 +140,7 @@ class Node:
 
     def spawn(self, command: str, *, name: str) -> processes.Program:
         """Starts a command in the guest and leaves it running; it writes `name.log`."""
-        return processes.Program.start(name, [*self._ssh(), command], folder=self.folder)
+        return processes.Program.start(name, [*self.ssh(), command], folder=self.folder)
 
     def pull_cable(self, interface: str = "eth1") -> None:
         """Pulls the fabric's cable: the port goes down, the node stays reachable."""
@@ -193,7 +193,8 @@ class Node:
             return False
         return self.run("true", check=False, timeout=20).returncode == 0
 
-    def _ssh(self) -> list[str]:
+    def ssh(self) -> list[str]:
+        """The command line that reaches its shell, from inside the rig's network."""
         run = self.folder.parent
         # One connection carries all commands: a handshake costs a second in emulation. Master and
         # run end together.

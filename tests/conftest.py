@@ -1,0 +1,129 @@
+"""Fixtures of the real thing: `apiserver`, `cluster` and `guest`, started when the first test asks.
+
+Tests that need none of them run first. What the others need from the outside world is made before
+the first test; then this process moves into a network namespace of its own
+(`tests/cluster/network.py`) and stays there.
+"""
+
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import guest_tests
+
+if not guest_tests.is_inside():  # a guest needs none of it, and importing it there takes seconds
+    from tests.cluster import cluster as clusters
+    from tests.cluster import controlplane, network, node, prepare
+
+# Beyond starting what it needs, which happens in the fixture and is not counted.
+_CLUSTER_TEST_SECONDS = 180
+
+_images = pytest.StashKey[Path]()
+_cluster = pytest.StashKey["clusters.Cluster"]()
+_guest_reports = pytest.StashKey[dict[str, list[pytest.TestReport]]]()
+
+
+@pytest.fixture(scope="session")
+def apiserver() -> Iterator["controlplane.ApiServer"]:
+    """A real API server with etcd and nothing else, shared: use names of your own."""
+    with tempfile.TemporaryDirectory(prefix="fabric-rig-") as folder:
+        api = controlplane.ApiServer.start(Path(folder) / "control-plane")
+        yield api
+        api.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> "clusters.Cluster":
+    """A cluster of two emulated nodes, shared: leave it as you found it."""
+    return _started_cluster(request.config)
+
+
+@pytest.fixture(scope="session")
+def guest(cluster: "clusters.Cluster") -> "node.Node":
+    """A machine with working verbs: the cluster's first node."""
+    return cluster.nodes["node-a"]
+
+
+def _started_cluster(config: pytest.Config) -> "clusters.Cluster":
+    if _cluster not in config.stash:
+        config.stash[_cluster] = clusters.Cluster.start(nodes=2, images=config.stash[_images])
+    return config.stash[_cluster]
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Ends the cluster, if one was started; its logs stay after a failure."""
+    if _cluster in session.config.stash:
+        session.config.stash[_cluster].stop(keep_logs=exitstatus != pytest.ExitCode.OK)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses by these markers
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests by what they use, and puts the fast ones first."""
+    if guest_tests.is_inside():
+        return
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if "cluster" in fixtures or item.get_closest_marker("in_guest"):
+            item.add_marker(pytest.mark.cluster)
+        elif "apiserver" in fixtures:
+            item.add_marker(pytest.mark.apiserver)
+        slow = _order(item) > 0
+        if slow and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_CLUSTER_TEST_SECONDS, func_only=True))
+    items.sort(key=_order)
+
+
+def _order(item: pytest.Item) -> int:
+    ranks = {"apiserver": 1, "in_guest": 2, "cluster": 3}
+    return min((rank for name, rank in ranks.items() if item.get_closest_marker(name)), default=0)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Makes what the chosen tests need, with its progress visible, and enters the rig's network."""
+    if guest_tests.is_inside() or session.config.option.collectonly:
+        return
+    markers = {mark.name for item in session.items for mark in item.iter_markers()}
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        if "cluster" in markers:
+            print()
+            session.config.stash[_images] = prepare.everything()
+            network.enter()
+        elif "apiserver" in markers:
+            prepare.control_plane()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """Reports a test that runs inside a guest; the first such one runs them all."""
+    if guest_tests.is_inside() or not item.get_closest_marker("in_guest"):
+        return None
+    config = item.config
+    if _guest_reports not in config.stash:
+        chosen = [one.nodeid for one in item.session.items if one.get_closest_marker("in_guest")]
+        first = _started_cluster(config).nodes["node-a"]
+        config.stash[_guest_reports] = guest_tests.run(first, config, chosen)
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in config.stash[_guest_reports][item.nodeid]:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds what the nodes said last to the report of a failed cluster test."""
+    report = yield
+    if report.failed and _cluster in item.config.stash:
+        report.sections.append(("nodes", item.config.stash[_cluster].evidence()))
+    return report
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Inside a guest: hands each report to the machine outside."""
+    if guest_tests.is_inside():
+        config.pluginmanager.register(guest_tests.ReportWriter(config))
