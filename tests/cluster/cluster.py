@@ -1,6 +1,7 @@
 """A whole cluster, control plane and emulated nodes, for tests and for the demo alike."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -57,13 +58,12 @@ class Cluster:
         disk.disk().get()
         plane = controlplane.ControlPlane.start(folder / "control-plane", survives=survives)
         cluster = cls(folder=folder, plane=plane, nodes={}, images=images, survives=survives)
-        try:
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(cluster.stop)
             for number in range(1, nodes + 1):
                 cluster.add_node(number, extra_setup=extra_setup)
             cluster.wait_ready()
-        except cache.RigError:
-            cluster.stop()
-            raise
+            on_failure.pop_all()
         cluster.ready_seconds = time.monotonic() - started
         return cluster
 
@@ -134,7 +134,7 @@ class Cluster:
     @property
     def running(self) -> list[processes.Program]:
         """All its programs."""
-        return [*(one.machine for one in self.nodes.values()), *self.plane.running]
+        return [*(one.power for one in self.nodes.values()), *self.plane.running]
 
     def stop(self, *, keep_logs: bool = True) -> None:
         """Ends everything; the network goes with the process."""

@@ -4,9 +4,8 @@ Authorization is Node and RBAC with NodeRestriction, as in a real cluster: what 
 do there it may not do here.
 """
 
-import base64
+import contextlib
 import dataclasses
-import json
 import pathlib
 import shlex
 import socket
@@ -15,10 +14,8 @@ import urllib.request
 from collections.abc import Sequence
 
 import trustme
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.cluster import binaries, cache, network, processes, waiting
+from tests.cluster import binaries, certificates, network, processes, waiting
 
 _SERVICES = "10.96.0.0/16"
 _ISSUER = "https://kubernetes.default.svc"
@@ -28,7 +25,10 @@ _START_SECONDS = 90
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class ApiServer:
-    """etcd and kube-apiserver. Everything about them lies in `folder`."""
+    """etcd and kube-apiserver. Everything about them lies in `folder`.
+
+    `server.pause()` makes the API server silent: connections open, and nothing is answered.
+    """
 
     folder: pathlib.Path
     address: str
@@ -48,6 +48,7 @@ class ApiServer:
         address: str = "127.0.0.1",
         port: int | None = None,
         arguments: Sequence[str] = (),
+        programs: pathlib.Path | None = None,
         survives: bool = False,
     ) -> "ApiServer":
         """Starts both and returns when the API server says that it is ready.
@@ -57,6 +58,8 @@ class ApiServer:
             address: what clients connect to; anything but loopback listens on all addresses.
             port: a free one when not given.
             arguments: further flags of kube-apiserver.
+            programs: the folder of kube-apiserver, etcd and kubectl; `$KUBEBUILDER_ASSETS` or the
+                rig's own when not given.
             survives: whether the programs outlive this process.
 
         Raises:
@@ -64,8 +67,8 @@ class ApiServer:
         """
         folder.mkdir(parents=True, exist_ok=True)
         authority = trustme.CA(organization_name="fabric-readiness rig")
-        _write_certificates(folder, authority, address)
-        programs = binaries.kube_programs()
+        certificates.write_all(folder, authority, address)
+        programs = programs or binaries.kube_programs()
         etcd = _start_etcd(folder, programs, survives=survives)
         port = port or free_port()
         server = _start_server(
@@ -82,12 +85,11 @@ class ApiServer:
             etcd=etcd,
             server=server,
         )
-        api.write_kubeconfig(api.admin_kubeconfig, "admin", "system:masters")
-        try:
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(api.stop)
+            api.write_kubeconfig(api.admin_kubeconfig, "admin", "system:masters")
             api.wait_ready()
-        except cache.RigError:
-            api.stop()
-            raise
+            on_failure.pop_all()
         return api
 
     @property
@@ -132,24 +134,7 @@ class ApiServer:
 
     def write_kubeconfig(self, path: pathlib.Path, user: str, group: str) -> None:
         """Writes a kubeconfig for a user of a group, by a certificate."""
-        issued = _client_certificate(self.authority, user, group)
-        credentials = {
-            "client-certificate-data": _base64(issued.cert_chain_pems[0].bytes()),
-            "client-key-data": _base64(issued.private_key_pem.bytes()),
-        }
-        authority = _base64(self.authority.cert_pem.bytes())
-        cluster = {"server": self.url, "certificate-authority-data": authority}
-        # JSON is YAML.
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "rig", "cluster": cluster}],
-            "users": [{"name": user, "user": credentials}],
-            "contexts": [{"name": "rig", "context": {"cluster": "rig", "user": user}}],
-            "current-context": "rig",
-        }
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(config, indent=1))
+        certificates.write_kubeconfig(path, self.url, self.authority, user, group)
 
     def wait_ready(self) -> None:
         """Returns when the API server answers that it is ready."""
@@ -173,14 +158,6 @@ class ApiServer:
             survives=self.survives,
         )
         self.wait_ready()
-
-    def pause_server(self) -> None:
-        """Makes the API server silent: connections open, and nothing is answered."""
-        self.server.pause()
-
-    def resume_server(self) -> None:
-        """Lets a paused API server answer again."""
-        self.server.resume()
 
     def stop(self) -> None:
         """Ends both programs."""
@@ -217,7 +194,13 @@ class ControlPlane:
         """Starts all of it in the rig's network."""
         # The port is the one of the service `kubernetes`, so that pods reach it with no proxy in
         # between.
-        api = ApiServer.start(folder, address=network.GATEWAY, port=443, survives=survives)
+        api = ApiServer.start(
+            folder,
+            address=network.GATEWAY,
+            port=443,
+            programs=binaries.kube().get(),
+            survives=survives,
+        )
         plane = cls(api=api, programs=[])
         plane._start(
             "kube-controller-manager",
@@ -261,29 +244,6 @@ def free_port() -> int:
     """A TCP port that nothing listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
-
-
-def _write_certificates(folder: pathlib.Path, authority: trustme.CA, address: str) -> None:
-    authority.cert_pem.write_to_path(str(folder / "ca.crt"))
-    names = {address, "127.0.0.1", network.SERVICE_ADDRESS, "localhost", "kubernetes.default.svc"}
-    server = authority.issue_cert(*sorted(names), common_name="kube-apiserver")
-    server.private_key_and_cert_chain_pem.write_to_path(str(folder / "server.pem"))
-    kubelet_client = _client_certificate(authority, "admin", "system:masters")
-    kubelet_client.private_key_and_cert_chain_pem.write_to_path(str(folder / "kubelet-client.pem"))
-    key = ec.generate_private_key(ec.SECP256R1())
-    (folder / "service-accounts.key").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.TraditionalOpenSSL,
-            serialization.NoEncryption(),
-        )
-    )
-
-
-def _client_certificate(authority: trustme.CA, user: str, group: str) -> trustme.LeafCert:
-    # A name of a host is needed though no client is asked for it: Go refuses a certificate whose
-    # list of names is empty.
-    return authority.issue_cert("client.rig.invalid", common_name=user, organization_name=group)
 
 
 def _start_etcd(
@@ -336,7 +296,3 @@ def _start_server(
         *arguments,
     ]
     return processes.Program.start("kube-apiserver", command, folder=folder, survives=survives)
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()

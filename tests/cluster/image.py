@@ -100,7 +100,7 @@ def image_disk(images: Sequence[Image]) -> pathlib.Path:
         name="image-disk",
         inputs={
             "containerd": binaries.containerd().path.name,
-            "recipe": cache.recipe(_build_image_disk),
+            "recipe": cache.recipe(_build_image_disk, disk.make_ext4),
             **{image.reference: image.id for image in images},
         },
         build=lambda target: _build_image_disk(target, images),

@@ -3,19 +3,17 @@
 import dataclasses
 import pathlib
 import shlex
-import shutil
 import subprocess
 import time
 from collections.abc import Sequence
 
-from tests.cluster import cache, controlplane, disk, monitor, network, processes, waiting
+from tests.cluster import cache, controlplane, machine, monitor, network, processes, waiting
 
-_GUEST_FILES = pathlib.Path(__file__).parent / "guest"
-_MEMORY_MB = 1800
 # sshd answers 8 s after power-on on an idle machine; five nodes on two cores take several times
 # that.
 _BOOT_SECONDS = 180
-POOL_LABEL = "fabric-readiness.dev/pool=rig"
+# The kernel allows 107 bytes for a socket's path, and ssh appends 17 to its own while it makes it.
+_LONGEST_FOLDER = 80
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -28,10 +26,14 @@ class Node:
     name: str
     number: int
     folder: pathlib.Path
-    machine: processes.Program
+    command: Sequence[str]
+    survives: bool
+    power: processes.Program
     monitor: monitor.Monitor
     started: float
     """When the power was switched on, by the monotonic clock."""
+    console_start: int = 0
+    """Where in the console's log this boot begins, bytes."""
     boot_seconds: float = 0
     """Power-on to the first answer of its shell."""
 
@@ -60,22 +62,22 @@ class Node:
             survives: whether it outlives this process.
         """
         name = node_name(number)
+        if len(str(folder)) > _LONGEST_FOLDER:
+            raise cache.RigError(f"{folder} is too long for a socket in it: choose a shorter one")
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "config"
-        _write_config(config, name, number, api, extra_setup)
-        taps = _lay_cables(number)
-        command = _machine(folder, number, taps, images)
-        started = time.monotonic()
-        machine = processes.Program.start(
-            name, command, folder=folder, env={"TMPDIR": str(folder)}, survives=survives
-        )
+        machine.write_config(config, name, number, api, extra_setup)
+        taps = machine.lay_cables(number)
+        command = machine.command_line(folder, number, taps, images)
         return cls(
             name=name,
             number=number,
             folder=folder,
-            machine=machine,
+            command=command,
+            survives=survives,
+            power=machine.power_on(name, folder, command, survives=survives),
             monitor=monitor.Monitor(path=folder / "monitor.sock"),
-            started=started,
+            started=time.monotonic(),
         )
 
     @property
@@ -108,6 +110,13 @@ class Node:
         )
         self.boot_seconds = time.monotonic() - self.started
 
+    def _is_booted(self) -> bool:
+        self.power.require_running()
+        if not self.console.exists():
+            return False
+        said = self.console.read_bytes()[self.console_start :]
+        return b"rig: booted" in said and self.run("true", timeout=20, check=False).returncode == 0
+
     def run(
         self,
         command: str | Sequence[str],
@@ -124,15 +133,18 @@ class Node:
             TimeoutExpired: it took longer than `timeout` seconds.
         """
         line = command if isinstance(command, str) else shlex.join(command)
-        done = subprocess.run(
-            [*self.ssh(), line],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [*self.ssh(), line],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as expired:
+            raise cache.RigError(f"`{line}` on {self.name} took over {timeout:.0f} s") from expired
         if check and done.returncode:
             said = (done.stdout + done.stderr)[-2000:]
             raise cache.RigError(f"`{line}` on {self.name} exited with {done.returncode}:\n{said}")
@@ -156,17 +168,10 @@ class Node:
 
     def reboot(self) -> None:
         """Presses reset and waits until it is back: a new boot id, the same disk."""
-        before = self.boot_id()
-        self.started = time.monotonic()
+        self.run("sync")
+        self._forget_boot()
         self.monitor.execute("system_reset")
-        waiting.until(
-            f"{self.name} to boot again",
-            lambda: self._is_booted() and self.boot_id() != before,
-            seconds=_BOOT_SECONDS,
-            every=0.5,
-            detail=lambda: processes.tail(self.console),
-        )
-        self.boot_seconds = time.monotonic() - self.started
+        self.wait_booted()
 
     def boot_id(self) -> str:
         """The kernel's id of this boot, as in the node's status."""
@@ -174,7 +179,19 @@ class Node:
 
     def power_off(self) -> None:
         """Pulls the plug. Its cables stay with nobody at their end until `remove`."""
-        self.machine.stop(seconds=2)
+        self.power.stop(seconds=2)
+        self._forget_boot()
+
+    def power_on(self) -> None:
+        """Switches it on again, with the disk as new, and returns at once."""
+        self._forget_boot()
+        self.power = machine.power_on(self.name, self.folder, self.command, survives=self.survives)
+
+    def _forget_boot(self) -> None:
+        # A shell's connection that the guest no longer knows would only hang.
+        subprocess.run([*self.ssh(), "-O", "exit"], capture_output=True, check=False)
+        self.console_start = self.console.stat().st_size
+        self.started = time.monotonic()
 
     def remove(self) -> None:
         """Pulls the plug and takes its cables away."""
@@ -184,14 +201,11 @@ class Node:
 
     def evidence(self) -> str:
         """The ends of its console and of its kubelet's log, for failure messages."""
-        kubelet = self.run("tail -n 8 /var/log/kubelet.log", check=False, timeout=20).stdout
+        try:
+            kubelet = self.run("tail -n 8 /var/log/kubelet.log", check=False, timeout=20).stdout
+        except cache.RigError as error:
+            kubelet = str(error)
         return f"{self.name} console:\n{processes.tail(self.console, 6)}\nkubelet:\n{kubelet}"
-
-    def _is_booted(self) -> bool:
-        self.machine.require_running()
-        if not self.console.exists() or b"rig: booted" not in self.console.read_bytes():
-            return False
-        return self.run("true", check=False, timeout=20).returncode == 0
 
     def ssh(self) -> list[str]:
         """The command line that reaches its shell, from inside the rig's network."""
@@ -217,76 +231,3 @@ class Node:
 def node_name(number: int) -> str:
     """The name of a node by its number: node-a, node-b, …, node-z, node-27."""
     return f"node-{chr(ord('a') + number - 1)}" if number <= 26 else f"node-{number}"
-
-
-def make_keys(folder: pathlib.Path) -> None:
-    """Makes the keys of a run's ssh, once: making their own would take guests seconds."""
-    for name in ("ssh_key", "ssh_host_key"):
-        if not (folder / name).exists():
-            processes.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name)
-
-
-def _write_config(
-    config: pathlib.Path,
-    name: str,
-    number: int,
-    api: controlplane.ApiServer | None,
-    extra_setup: str,
-) -> None:
-    config.mkdir(exist_ok=True)
-    run = config.parents[1]
-    make_keys(run)
-    for file in _GUEST_FILES.iterdir():
-        shutil.copy(file, config)
-    shutil.copy(run / "ssh_host_key", config)
-    shutil.copy(run / "ssh_key.pub", config / "authorized_keys")
-    settings = {
-        "NAME": name,
-        "NUMBER": str(number),
-        "FABRIC_MTU": str(network.FABRIC_MTU),
-        "LABELS": POOL_LABEL,
-    }
-    lines = "".join(f"{key}={shlex.quote(value)}\n" for key, value in settings.items())
-    (config / "environment").write_text(lines)
-    if extra_setup:
-        (config / "extra.sh").write_text(extra_setup)
-    if api:
-        shutil.copy(api.ca_file, config / "ca.crt")
-        api.write_kubeconfig(config / "kubeconfig", f"system:node:{name}", "system:nodes")
-
-
-def _lay_cables(number: int) -> dict[str, str]:
-    taps = {"eth0": f"eth0-{number}", "eth1": f"eth1-{number}"}
-    for tap, bridge in zip(taps.values(), ("br0", "br1"), strict=True):
-        network.add_tap(tap, bridge)
-    network.route_pods(number)
-    return taps
-
-
-def _machine(
-    folder: pathlib.Path, number: int, taps: dict[str, str], images: pathlib.Path | None
-) -> list[str]:
-    """The command line of the virtual machine."""
-    files = disk.disk().get()
-    drives = [files / "root.ext4", *([images] if images else [])]
-    command = shlex.split(
-        f"qemu-system-x86_64 -M q35 -accel tcg,thread=multi -cpu max -smp 1 -m {_MEMORY_MB}"
-        " -nodefaults -display none -device virtio-rng-pci"
-    )
-    command += ["-kernel", str(files / "vmlinuz"), "-initrd", str(files / "initrd")]
-    command += ["-append", "console=ttyS0 quiet net.ifnames=0"]
-    command += ["-serial", f"file:{folder / 'console.log'}"]
-    command += ["-qmp", f"unix:{folder / 'monitor.sock'},server=on,wait=off"]
-    for drive in drives:
-        command += ["-drive", f"file={drive},if=virtio,format=raw,snapshot=on"]
-    for tag, shared in (("config", folder / "config"), ("source", disk.REPOSITORY)):
-        command += [
-            "-virtfs",
-            f"local,path={shared},mount_tag={tag},security_model=none,readonly=on",
-        ]
-    for net, (interface, tap) in enumerate(taps.items()):
-        # The guest names its interfaces in the order of the PCI slots, which is the order here.
-        mac = f"52:54:00:00:{net:02x}:{number:02x}"
-        command += ["-netdev", f"tap,id={interface},ifname={tap},script=no,downscript=no"]
-        command += ["-device", f"virtio-net-pci,netdev={interface},mac={mac},host_mtu=9000"]
-    return command

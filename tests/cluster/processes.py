@@ -70,7 +70,11 @@ class Program:
         env: Mapping[str, str] | None = None,
         survives: bool = False,
     ) -> "Program":
-        """Starts it with its output in `folder/name.log`; `survives` lets it outlive the rig."""
+        """Starts it with its output in `folder/name.log`; `survives` lets it outlive the rig.
+
+        The kernel ends a child with the *thread* that started it: start programs from one that
+        lives as long.
+        """
         log = folder / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(

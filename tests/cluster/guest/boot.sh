@@ -14,6 +14,7 @@ ln -sfn /proc/self/fd /dev/fd
 . /config/environment
 hostname "$NAME"
 echo "127.0.0.1 localhost $NAME" > /etc/hosts
+printf '%032x\n' "$NUMBER" > /etc/machine-id # kubelet names the machine by it
 ulimit -l unlimited
 
 ip link set lo up
