@@ -103,7 +103,7 @@ def _go() -> str:
     installed = shutil.which("go")
     if installed and _go_version(installed) >= _OLDEST_GO:
         return installed
-    return str(go_toolchain().get() / "bin" / "go")
+    return str(go_toolchain().get() / "go" / "bin" / "go")  # "bin" has a Python wrapper
 
 
 def go_toolchain() -> cache.Entry:

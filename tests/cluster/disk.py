@@ -155,7 +155,7 @@ def _kernel_release(root: pathlib.Path) -> str:
 def _make_initrd(root: pathlib.Path, kernel: str, target: pathlib.Path) -> None:
     """An initial RAM disk with busybox and the modules in the order in which they load."""
     content = target / "initrd.tree"
-    for folder in ("bin", "modules", "proc", "sys", "dev", "root"):
+    for folder in ("bin", "modules", "proc", "sys", "dev", "disk"):
         (content / folder).mkdir(parents=True)
     shutil.copy(root / "bin/busybox", content / "bin/busybox")
     shutil.copy(_INITRAMFS, content / "init")

@@ -5,7 +5,7 @@ $bb mount -t proc proc /proc
 $bb mount -t sysfs sys /sys
 $bb mount -t devtmpfs dev /dev
 while read -r module; do $bb insmod "/modules/$module"; done < /modules/order
-$bb mount -t ext4 /dev/vda /root || exec $bb sh
-$bb mount -t 9p -o trans=virtio,version=9p2000.L,ro config /root/config || exec $bb sh
-for folder in proc sys dev; do $bb mount --move "/$folder" "/root/$folder"; done
-exec $bb switch_root /root /bin/bash /config/boot.sh
+$bb mount -t ext4 /dev/vda /disk || exec $bb sh
+$bb mount -t 9p -o trans=virtio,version=9p2000.L,ro config /disk/config || exec $bb sh
+for folder in proc sys dev; do $bb mount --move "/$folder" "/disk/$folder"; done
+exec $bb switch_root /disk /bin/bash /config/boot.sh
