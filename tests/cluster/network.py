@@ -76,10 +76,9 @@ def limit_rate(tap: str, megabits_per_second: float | None) -> None:
     if megabits_per_second is None:
         processes.run(*f"tc qdisc del dev {tap} root".split())
         return
+    # A long queue: rxe sends all again from a lost packet on, and would fall far below the rate.
     rate = f"{megabits_per_second * 1000:.0f}kbit"
-    processes.run(
-        *f"tc qdisc replace dev {tap} root tbf rate {rate} burst 64kb latency 50ms".split()
-    )
+    processes.run(*f"tc qdisc replace dev {tap} root tbf rate {rate} burst 64kb limit 4mb".split())
 
 
 def ip(arguments: str) -> str:

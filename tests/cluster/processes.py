@@ -32,22 +32,26 @@ def run(
     """What a program printed.
 
     Raises:
-        RigError: it exited with another code than 0; the end of what it said is in the text.
+        RigError: it exited with another code than 0 (the end of what it said is in the text), or
+            took longer than `timeout` seconds.
     """
-    done = subprocess.run(
-        [os.fspath(argument) for argument in arguments],
-        cwd=cwd,
-        env={**os.environ, **(env or {})},
-        input=stdin if stdin is not None else "",
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=timeout,
-        check=False,
-    )
+    command = " ".join(os.fspath(argument) for argument in arguments)[:300]
+    try:
+        done = subprocess.run(
+            [os.fspath(argument) for argument in arguments],
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            input=stdin if stdin is not None else "",
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        raise cache.RigError(f"`{command}` took over {timeout} s") from expired
     if done.returncode:
         said = "\n".join(f"  {line}" for line in (done.stdout + done.stderr).splitlines()[-15:])
-        command = " ".join(os.fspath(argument) for argument in arguments)[:300]
         raise cache.RigError(f"`{command}` exited with {done.returncode}:\n{said}")
     return done.stdout
 
