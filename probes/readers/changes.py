@@ -45,6 +45,12 @@ class Watcher:
         """For select: readable when a network device or address changed."""
         return -1 if self._socket is None else self._socket.fileno()
 
+    def close(self) -> None:
+        """Stops listening."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
     def drain(self) -> None:
         """Takes all waiting messages. What they say is not trusted; they only say where to look."""
         if self._socket is None:

@@ -103,8 +103,8 @@ def _is_machine_service(thread: int | None) -> bool:
         lines = Path(f"/proc/{thread}/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return False
-    groups = [line.split(":", 2)[2] for line in lines if line.count(":") >= 2]  # noqa: PLR2004
-    return bool(groups) and all(_MACHINE_SERVICE.match(group) for group in groups if group != "/")
+    groups = {line.split(":", 2)[-1] for line in lines} - {"/"}
+    return bool(groups) and all(_MACHINE_SERVICE.match(group) for group in groups)
 
 
 def _name(thread: int | None) -> str:

@@ -20,14 +20,14 @@ _INSTALL = "install the distribution's python3-pyverbs (and ibverbs-providers)"
 # ibv_mtu, ibv_port_state and link layer codes of <infiniband/verbs.h>.
 _MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 PORT_ACTIVE = 4
-# Made by ib_uverbs. libibverbs says ENOSYS without it, but pyverbs 44 drops the errno.
+# Made by ib_uverbs when it is loaded.
 _CLASS = Path("/sys/class/infiniband_verbs")
 LINK_LAYERS = {0: "Unspecified", 1: "InfiniBand", 2: "Ethernet"}
 MAX_GIDS = 1024
 
 
 class NoVerbs(Unreadable):
-    """The kernel offers no verbs at all: ib_uverbs is not loaded (ENOSYS)."""
+    """The kernel offers no verbs at all: ib_uverbs is not loaded."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +89,12 @@ def device_names() -> tuple[str, ...]:
         Unreadable: pyverbs is missing, or the list can't be had.
     """
     pyverbs = modules()
+    # With ib_core loaded and ib_uverbs not, libibverbs gives an empty list instead of ENOSYS.
+    if not _CLASS.exists():
+        raise NoVerbs("verbs", "the kernel has no verbs: load ib_uverbs")
     try:
         return tuple(sorted(_text(device.name) for device in pyverbs.verbs.device.get_device_list()))
     except pyverbs.error as error:
-        if errno_of(error) == errno.ENOSYS or not _CLASS.exists():
-            raise NoVerbs("verbs", "the kernel has no verbs: load ib_uverbs") from error
         raise Unreadable("verbs", f"no device list: {describe(error)}") from error
 
 

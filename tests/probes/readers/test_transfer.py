@@ -80,7 +80,9 @@ def test_one_wrong_byte_is_found_where_it_is(connected: tuple[transfer.End, tran
     assert last == transfer.first_difference(transfer.pattern(1), received)
 
 
-def test_a_run_of_another_seed_leaves_another_pattern(connected: tuple[transfer.End, transfer.End]) -> None:
+def test_a_run_of_another_seed_leaves_another_pattern(
+    connected: tuple[transfer.End, transfer.End],
+) -> None:
     """What an earlier run left in memory never passes for what this one should have brought."""
     first, second = connected
     first.write(second.address, 1, soon())
@@ -134,14 +136,18 @@ def altered(address: transfer.Address, **changes: Any) -> transfer.Address:
     return transfer.Address(**{**fields, **changes})
 
 
-def test_a_wrong_rkey_is_refused_by_the_partner(connected: tuple[transfer.End, transfer.End]) -> None:
+def test_a_wrong_rkey_is_refused_by_the_partner(
+    connected: tuple[transfer.End, transfer.End],
+) -> None:
     """Memory that was not opened to us is a remote access error (10)."""
     first, second = connected
     found = failure(first, altered(second.address, rkey=second.address.rkey ^ 0xFFFFFF))
     assert ("write", 10) == (found.step, found.code)
 
 
-def test_gids_of_two_families_do_not_connect(context: Any, ends: tuple[transfer.End, transfer.End]) -> None:
+def test_gids_of_two_families_do_not_connect(
+    context: Any, ends: tuple[transfer.End, transfer.End]
+) -> None:
     """IPv6 here and IPv4 there is EINVAL on the way to RTR."""
     first, _ = ends
     other = transfer.End(verbs.modules(), context, PORT, IPV6_GID)
@@ -151,7 +157,9 @@ def test_gids_of_two_families_do_not_connect(context: Any, ends: tuple[transfer.
     assert ("connect", errno.EINVAL) == (caught.value.step, caught.value.code)
 
 
-def test_path_mtus_that_differ_are_an_invalid_request(ends: tuple[transfer.End, transfer.End]) -> None:
+def test_path_mtus_that_differ_are_an_invalid_request(
+    ends: tuple[transfer.End, transfer.End],
+) -> None:
     """Packets larger than the receiver's path MTU end in status 9."""
     first, second = ends
     first.connect(second.address)
@@ -185,7 +193,9 @@ def test_a_full_send_queue_refuses_more(connected: tuple[transfer.End, transfer.
     assert ("post", errno.ENOMEM) == (caught.value.step, caught.value.code)
 
 
-def test_a_link_that_goes_down_ends_the_transfer(connected: tuple[transfer.End, transfer.End]) -> None:
+def test_a_link_that_goes_down_ends_the_transfer(
+    connected: tuple[transfer.End, transfer.End],
+) -> None:
     """The netdev goes down in the middle: an error or a stall, never a success."""
     first, second = connected
     down = "sleep 0.5; ip link set eth1 down; sleep 4; ip link set eth1 up"
