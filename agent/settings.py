@@ -1,10 +1,12 @@
 """What an administrator can set: one YAML file, read strictly, explained when wrong.
 
-Precedence: default in code < YAML (a ConfigMap) < environment, which carries facts about the node only (`NODE_NAME`, `POD_IP`).
-An unknown key, a wrong type or an unreadable file refuses to start with one line that names key, file and line and says what is
+Precedence: default in code < YAML (a ConfigMap) < environment, which carries facts about the node
+only (`NODE_NAME`, `POD_IP`). An unknown key, a wrong type or an unreadable file refuses to start
+with one line that names key, file and line and says what is
 allowed: a misspelt limit that is silently ignored would be a gate left open.
 
-Limits of probes are not typed here. The probes validate them, in their own process, because the agent knows no hardware.
+Limits of probes are not typed here. The probes validate them, in their own process, because the
+agent knows no hardware.
 """
 
 import os
@@ -49,10 +51,16 @@ class HostSettings(_Section, frozen=True):
 
 
 class HysteresisSettings(_Section, frozen=True):
-    """How much evidence changes the mind about a node that was verified. A first verification waits for none of it."""
+    """How much evidence changes the mind about a node that was verified.
+
+    A first verification waits for none of it.
+    """
 
     failures: int = 2
-    """Performance failures within `failure_window_seconds` that count. Mechanical failures act at once."""
+    """Performance failures within `failure_window_seconds` that count.
+
+    Mechanical failures act at once.
+    """
     failure_window_seconds: float = 300.0
     recovery_passes: int = 3
     """Passes that bring a failed check back."""
@@ -89,7 +97,10 @@ class GateSettings(_Section, frozen=True):
     """Label selector of the agent's pods."""
     taint_key: str = "readiness.k8s.io/FabricReady"
     absence_grace_seconds: float = 600.0
-    """How long a verified node's agent may be missing or not ready. A node not verified in this boot gets none."""
+    """How long a verified node's agent may be missing or not ready.
+
+    A node not verified in this boot gets none.
+    """
     stable_seconds: float = 30.0
     """How long a node must look good before its taint goes."""
     http_address: str = "0.0.0.0"  # noqa: S104
@@ -131,7 +142,8 @@ def load(path: Path | None, environment: Mapping[str, str] | None = None) -> Set
     """Reads the settings.
 
     Args:
-        path: the YAML file. None reads the default path if it exists, and is all defaults if it does not.
+        path: the YAML file. None reads the default path if it exists, and is all defaults if it
+            does not.
         environment: where node facts come from; the process's own by default.
 
     Raises:
@@ -179,7 +191,10 @@ def _check_ranges(settings: Settings, document: "_Document") -> None:
             raise SettingsError(document.at(path, f"{value:g} is not between {low} and {high}"))
     if not settings.rungs:
         raise SettingsError(document.at(("rungs",), "is empty: a gate with no rung proves nothing"))
-    if not re.fullmatch(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", settings.gate.taint_key):
+    if not re.fullmatch(
+        r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?",
+        settings.gate.taint_key,
+    ):
         raise SettingsError(document.at(("gate", "taint_key"), "is not a valid taint key"))
 
 
@@ -199,7 +214,9 @@ def _read(path: Path) -> str:
 class _Document:
     """Parsed YAML that remembers on which line each key stands."""
 
-    def __init__(self, values: dict[str, Any], lines: dict[tuple[str, ...], int], path: Path | None) -> None:
+    def __init__(
+        self, values: dict[str, Any], lines: dict[tuple[str, ...], int], path: Path | None
+    ) -> None:
         self.values = values
         self._lines = lines
         self._path = path
@@ -217,8 +234,11 @@ class _Document:
     def explain(self, error: msgspec.ValidationError) -> str:
         """msgspec's message with file, line, and what would be allowed."""
         problem, _, where = str(error).partition(" - at `$")
-        # Only the dotted prefix of msgspec's path is ours: `.probes[...]` means some key or value inside a mapping.
-        keys = tuple(key for key in re.split(r"[.\[]", where.rstrip("`")) if key and key[0].isalpha())
+        # Only the dotted prefix of msgspec's path is ours: `.probes[...]` means some key or value
+        # inside a mapping.
+        keys = tuple(
+            key for key in re.split(r"[.\[]", where.rstrip("`")) if key and key[0].isalpha()
+        )
         unknown = re.fullmatch(r"Object contains unknown field `(.+)`", problem)
         if unknown:
             allowed = ", ".join(_fields_at(keys))
@@ -265,6 +285,8 @@ def _note_lines(
         here = (*where, str(key.value))
         line = key.start_mark.line + 1
         if here in lines:
-            raise SettingsError(f"{path}:{line}: {'.'.join(here)}: stands twice (first on line {lines[here]})")
+            raise SettingsError(
+                f"{path}:{line}: {'.'.join(here)}: stands twice (first on line {lines[here]})"
+            )
         lines[here] = line
         _note_lines(value, here, lines, path)

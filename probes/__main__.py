@@ -32,7 +32,8 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: list[str] | None = None) -> int:
     """Entry point. Exit code of a single probe: 0 passed or skipped, 1 failed, 2 unknown, 64 usage."""
     options = _parser().parse_args(arguments)
-    # The caller decides when a worker ends: Ctrl-C in a terminal reaches the whole foreground group.
+    # The caller decides when a worker ends: Ctrl-C in a terminal reaches the whole foreground
+    # group.
     if options.serve:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     out = worker.claim_stdout()

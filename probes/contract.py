@@ -1,9 +1,12 @@
-"""The words that probes and their callers share: host, facts, limits, verdict, and the messages between processes.
+"""The words that probes and their callers share: host, facts, limits, verdict, and the messages
+between processes.
 
-A probe is two functions. `read(host) -> facts` does all the I/O and has no opinion; `judge(facts, limits) -> Verdict` has the
-opinion and does no I/O. They are typed as a pair, so a `judge` for other facts than `read` gives does not type-check.
+A probe is two functions. `read(host) -> facts` does all the I/O and has no opinion; `judge(facts,
+limits) -> Verdict` has the opinion and does no I/O. They are typed as a pair, so a `judge` for
+other facts than `read` gives does not type-check.
 
-This is the only module of `probes` that the agent imports. It stays free of hardware and of Kubernetes, and cheap to import.
+This is the only module of `probes` that the agent imports. It stays free of hardware and of
+Kubernetes, and cheap to import.
 """
 
 import dataclasses
@@ -14,11 +17,12 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-# Rungs in the order in which they are climbed: a rung means nothing while a lower one does not hold.
-# Rungs that are not named here (runtime, storage, custom) stand beside the ladder.
+# Rungs in the order in which they are climbed: a rung means nothing while a lower one does not
+# hold. Rungs that are not named here (runtime, storage, custom) stand beside the ladder.
 LADDER = ("inventory", "driver", "loopback", "podview", "peer")
 
-# What crosses a pipe is bounded, because the other end is untrusted (a crashed driver library prints what it likes).
+# What crosses a pipe is bounded, because the other end is untrusted (a crashed driver library
+# prints what it likes).
 MAX_LINE_BYTES = 256 * 1024
 MAX_MESSAGE_CHARS = 1024
 
@@ -26,10 +30,13 @@ MAX_MESSAGE_CHARS = 1024
 class Outcome(enum.StrEnum):
     """What a check found."""
 
-    PASS = "pass"
+    PASS = "pass"  # noqa: S105
     FAIL = "fail"
     SKIP = "skip"
-    """That hardware or partner is not here. Never said of something that should be here and is not."""
+    """That hardware or partner is not here.
+
+    Never said of something that should be here and is not.
+    """
     UNKNOWN = "unknown"
     """Could not be read, run or decided. Never opens the gate."""
 
@@ -47,9 +54,10 @@ class Kind(enum.StrEnum):
 class Verdict:
     """What one check says of a machine, or (in `parts`) of one device, port or GPU of it.
 
-    `reason` is CamelCase, stable and documented; `message` names the part and the evidence for a person. `values` are
-    numbers with the unit in the name (`measured_bits_per_second`); `notes` are words (`witness: partial`,
-    `expectation: profile h200`). `warning`, on a pass, is the reason of something that deserves an event but never gates.
+    `reason` is CamelCase, stable and documented; `message` names the part and the evidence for a
+    person. `values` are numbers with the unit in the name (`measured_bits_per_second`); `notes` are
+    words (`witness: partial`, `expectation: profile h200`). `warning`, on a pass, is the reason of
+    something that deserves an event but never gates.
     """
 
     outcome: Outcome
@@ -68,10 +76,12 @@ _SEVERITY = (Outcome.FAIL, Outcome.UNKNOWN, Outcome.PASS, Outcome.SKIP)
 
 
 def together(parts: Iterable[Verdict], *, passed: str, message: str, absent: str) -> Verdict:
-    """One verdict over many parts: the worst outcome, speaking with the voice of the first part that has it.
+    """One verdict over many parts: the worst outcome, speaking with the voice of the first part
+    that has it.
 
     Args:
-        parts: one verdict per device, port or GPU. None at all is a SKIP with `absent` as its message.
+        parts: one verdict per device, port or GPU. None at all is a SKIP with `absent` as its
+            message.
         passed: reason when every part passed.
         message: message when every part passed.
         absent: message when there is no part to judge.
@@ -108,9 +118,9 @@ class Unreadable(Exception):  # noqa: N818  (a fact that is unreadable, not an e
 class Host:
     """The machine a probe looks at.
 
-    `root` is a prefix for /sys, /proc, /dev and /run: `/` on a real node, a captured tree in tests. `gid_index` is the
-    operator's choice of RoCE GID (as in NCCL_IB_GID_INDEX); None lets the probe choose. `inputs` are facts that only
-    Kubernetes knows, handed in by the agent.
+    `root` is a prefix for /sys, /proc, /dev and /run: `/` on a real node, a captured tree in tests.
+    `gid_index` is the operator's choice of RoCE GID (as in NCCL_IB_GID_INDEX); None lets the probe
+    choose. `inputs` are facts that only Kubernetes knows, handed in by the agent.
     """
 
     root: Path = Path("/")
@@ -128,10 +138,11 @@ class Host:
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of a probe's limits: every field is a setting of that probe, with unit in its name and a default.
+    """Base of a probe's limits: every field is a setting of that probe, with unit in its name and a
+    default.
 
-    `origins` tells where a value came from when it is not the default (`profile h200`, `override`). It is filled by the
-    caller and can't be set by users.
+    `origins` tells where a value came from when it is not the default (`profile h200`, `override`).
+    It is filled by the caller and can't be set by users.
     """
 
     origins: dict[str, str] = {}
@@ -147,9 +158,11 @@ L = TypeVar("L", bound=Limits)
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Probe(Generic[F, L]):
-    """A check. Each probe module assigns one to `PROBE`; its file and folder give its name and rung.
+    """A check. Each probe module assigns one to `PROBE`; its file and folder give its name and
+    rung.
 
-    `every`: seconds between two runs on a healthy node. `deadline`: seconds after which its process is killed.
+    `every`: seconds between two runs on a healthy node. `deadline`: seconds after which its process
+    is killed.
     `moves_data`: it sends bytes through a port, so it gets a process of its own and runs rarely.
     """
 
@@ -166,7 +179,10 @@ class Probe(Generic[F, L]):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeInfo:
-    """What a caller needs to know to schedule a probe. `summary` is the first line of its module's docstring."""
+    """What a caller needs to know to schedule a probe.
+
+    `summary` is the first line of its module's docstring.
+    """
 
     name: str
     rung: str
@@ -202,7 +218,8 @@ class Request:
 class Answer:
     """A line from a probe process: the verdict on request `id`, or (id 0) a sign of life.
 
-    `changed` names the ports whose state changed since the last line; a caller takes it as "look again now".
+    `changed` names the ports whose state changed since the last line; a caller takes it as "look
+    again now".
     """
 
     id: int = 0

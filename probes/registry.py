@@ -1,4 +1,7 @@
-"""Finds the probes: every module in a rung's folder that assigns `PROBE`. Adding a probe is adding a file."""
+"""Finds the probes: every module in a rung's folder that assigns `PROBE`.
+
+Adding a probe is adding a file.
+"""
 
 import importlib
 import pkgutil
@@ -24,7 +27,10 @@ class BadLimits(ValueError):  # noqa: N818
 
 
 def names() -> tuple[str, ...]:
-    """Names of all probes (`loopback.bandwidth`), in the order in which the ladder is climbed. Imports none of them."""
+    """Names of all probes (`loopback.bandwidth`), in the order in which the ladder is climbed.
+
+    Imports none of them.
+    """
     found = [
         f"{rung.name}.{module.name}"
         for rung in pkgutil.iter_modules(probes.__path__)
@@ -46,7 +52,8 @@ def load(name: str) -> contract.Probe[Any, Any]:
 
     Raises:
         UnknownProbe: there is none.
-        ImportError: its module can't be imported; the caller turns that into a verdict on this probe alone.
+        ImportError: its module can't be imported; the caller turns that into a verdict on this
+            probe alone.
     """
     probe = _module(name).PROBE
     if not isinstance(probe, contract.Probe):
@@ -77,7 +84,9 @@ def limits(name: str, changes: Mapping[str, object], origins: Mapping[str, str])
     allowed = [field for field in kind.__struct_fields__ if field != "origins"]
     for key in changes:
         if key not in allowed:
-            raise BadLimits(f"{key}: not a limit of {name}; allowed: {', '.join(allowed) or 'none'}")
+            raise BadLimits(
+                f"{key}: not a limit of {name}; allowed: {', '.join(allowed) or 'none'}"
+            )
     try:
         return msgspec.convert({**changes, "origins": dict(origins)}, kind)
     except msgspec.ValidationError as error:
@@ -92,7 +101,10 @@ def defaults(name: str) -> dict[str, object]:
 
 
 def catalogue() -> contract.Catalogue:
-    """Loads every probe. One that can't be imported is listed as broken and takes no other with it."""
+    """Loads every probe.
+
+    One that can't be imported is listed as broken and takes no other with it.
+    """
     good: list[contract.ProbeInfo] = []
     broken: dict[str, str] = {}
     values: dict[str, dict[str, object]] = {}

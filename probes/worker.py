@@ -1,7 +1,9 @@
-"""Runs probes for a caller on the other end of two pipes: requests in, answers out, one JSON object per line.
+"""Runs probes for a caller on the other end of two pipes: requests in, answers out, one JSON object
+per line.
 
-The process is expendable. A driver may hang or crash it at any time, so it keeps nothing that the caller would miss,
-and every failure that can still be reported becomes an UNKNOWN verdict on the one probe that was asked for.
+The process is expendable. A driver may hang or crash it at any time, so it keeps nothing that the
+caller would miss, and every failure that can still be reported becomes an UNKNOWN verdict on the
+one probe that was asked for.
 """
 
 import os
@@ -74,7 +76,8 @@ def claim_stdout() -> BinaryIO:
 def serve(out: BinaryIO, *, watch: bool) -> None:
     """Answers requests from standard input until it ends.
 
-    With `watch` it also writes, while idle, a sign of life each second, and at once the ports whose state changed.
+    With `watch` it also writes, while idle, a sign of life each second, and at once the ports whose
+    state changed.
     """
     watcher = changes.Watcher(contract.Host()) if watch else None
     with selectors.DefaultSelector() as ready:

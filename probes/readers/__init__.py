@@ -1,1 +1,4 @@
-"""Facts from the machine, without opinions. The only place that imports pyverbs, pynvml and psutil."""
+"""Facts from the machine, without opinions.
+
+The only place that imports pyverbs, pynvml and psutil.
+"""

@@ -1,7 +1,8 @@
 """Notices that a port's state changed, without holding any driver's file open.
 
-Two senses: rtnetlink messages of the network devices that belong to RDMA ports (milliseconds), and the state files in
-sysfs, which the caller looks at each second (InfiniBand ports have no network device, and a message can be lost).
+Two senses: rtnetlink messages of the network devices that belong to RDMA ports (milliseconds), and
+the state files in sysfs, which the caller looks at each second (InfiniBand ports have no network
+device, and a message can be lost).
 """
 
 import contextlib
@@ -25,7 +26,8 @@ _RTM_NEWADDR, _RTM_DELADDR = 20, 21
 class Watcher:
     """Remembers how every port looked, and says which look different now.
 
-    Without netlink (a kernel or sandbox that refuses the socket) only the looks remain; `fileno()` is then -1.
+    Without netlink (a kernel or sandbox that refuses the socket) only the looks remain; `fileno()`
+    is then -1.
     """
 
     def __init__(self, host: Host) -> None:

@@ -16,9 +16,10 @@ _LIFESPAN_DEFAULT_SECONDS = 0.01
 class Snapshot:
     """A port's counters and the machine's TCP at one moment.
 
-    `transmitted_bytes` and `received_bytes`: None where the device does not count them. `packets` counts everything
-    the device sent, same-device loopback included (rxe); None on devices that don't tell. `write_requests`: RDMA WRITE
-    requests that arrived (mlx5). `tcp_segments`: segments sent by all of this network namespace.
+    `transmitted_bytes` and `received_bytes`: None where the device does not count them. `packets`
+    counts everything the device sent, same-device loopback included (rxe); None on devices that
+    don't tell. `write_requests`: RDMA WRITE requests that arrived (mlx5). `tcp_segments`: segments
+    sent by all of this network namespace.
     """
 
     taken: float

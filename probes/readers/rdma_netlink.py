@@ -1,7 +1,9 @@
-"""Who uses a device's queue pairs, from the kernel's RDMA netlink (what `rdma resource show qp` prints).
+"""Who uses a device's queue pairs, from the kernel's RDMA netlink (what `rdma resource show qp`
+prints).
 
-No Python library speaks this protocol. Numbers are those of <rdma/rdma_netlink.h>; they are kernel ABI and never change.
-A dump costs one firmware command per queue pair on some HCAs, so callers ask before a measurement, not each second.
+No Python library speaks this protocol. Numbers are those of <rdma/rdma_netlink.h>; they are kernel
+ABI and never change. A dump costs one firmware command per queue pair on some HCAs, so callers ask
+before a measurement, not each second.
 """
 
 import dataclasses
@@ -32,8 +34,9 @@ _FIRST_USER_QP = 2
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePair:
-    """A queue pair of a user-space program. `port` is None while it has none (state RESET), `pid` (the thread that made
-    it) is None where this process may not see it."""
+    """A queue pair of a user-space program. `port` is None while it has none (state RESET), `pid`
+    (the thread that made it) is None where this process may not see it.
+    """
 
     number: int
     port: int | None
@@ -41,7 +44,8 @@ class QueuePair:
 
 
 def user_queue_pairs(device: str) -> tuple[QueuePair, ...]:
-    """Queue pairs on a device that were made by programs; the kernel's own (GSI, IPoIB, storage) are left out.
+    """Queue pairs on a device that were made by programs; the kernel's own (GSI, IPoIB, storage)
+    are left out.
 
     Raises:
         Unreadable: the kernel does not tell (too old, no RDMA netlink, or the device is gone).

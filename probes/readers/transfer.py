@@ -1,8 +1,10 @@
-"""Moves bytes between two RC queue pairs with RDMA WRITE and READ, times it, and compares what arrived.
+"""Moves bytes between two RC queue pairs with RDMA WRITE and READ, times it, and compares what
+arrived.
 
-The two ends of a loopback live on one device and port; a peer probe uses one end of the same kind. Chains of linked work
-requests are posted at once, so that one Python call covers megabytes and the interpreter is not what gets measured.
-Results are facts: a transfer that failed says at which step and with which code, and nobody here judges that.
+The two ends of a loopback live on one device and port; a peer probe uses one end of the same kind.
+Chains of linked work requests are posted at once, so that one Python call covers megabytes and the
+interpreter is not what gets measured. Results are facts: a transfer that failed says at which step
+and with which code, and nobody here judges that.
 """
 
 import contextlib
@@ -16,7 +18,8 @@ from typing import Any
 
 from probes.readers import verbs
 
-# The message size, queue depth and QP timers of perftest's ib_write_bw, so that the two can be compared.
+# The message size, queue depth and QP timers of perftest's ib_write_bw, so that the two can be
+# compared.
 SLOT_BYTES = 64 * 1024
 DEPTH = 128
 _CHAIN = 32
@@ -25,12 +28,13 @@ _HOP_LIMIT = 0xFF
 _MIN_RNR_TIMER = 12
 # 7 means "for ever" to rxe, and a lost partner would hold the probe until its deadline.
 _RETRIES = 6
-# Two regions (what I send, what I receive) of this many slots per end: 2 MiB in all, which stays in a CPU's cache.
+# Two regions (what I send, what I receive) of this many slots per end: 2 MiB in all, which stays in
+# a CPU's cache.
 _SLOTS = 16
 _REGION_BYTES = _SLOTS * SLOT_BYTES
 
-# Far above every retry of a queue pair (0.5 s by the formula; HCAs may stretch it), and above the time that the slowest
-# software RDMA needs for what is in flight.
+# Far above every retry of a queue pair (0.5 s by the formula; HCAs may stretch it), and above the
+# time that the slowest software RDMA needs for what is in flight.
 STALL_SECONDS = 10.0
 
 # ibv_wc_status of <infiniband/verbs.h>, as ibv_wc_status_str shortens them.
@@ -53,7 +57,10 @@ OPERATION_TIMED_OUT = -1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """What the other end must know to reach this one. `rkey` opens the memory until the end closes."""
+    """What the other end must know to reach this one.
+
+    `rkey` opens the memory until the end closes.
+    """
 
     qp_number: int
     psn: int
@@ -67,7 +74,8 @@ class Address:
 class Failure(Exception):  # noqa: N818  (a fact about a transfer)
     """A step that did not work. `step`: memory, queue, connect, post, write, read.
 
-    `code` is a completion status (write, read; `OPERATION_TIMED_OUT` for none at all) or an errno (the other steps).
+    `code` is a completion status (write, read; `OPERATION_TIMED_OUT` for none at all) or an errno
+    (the other steps).
     """
 
     def __init__(self, *, step: str, code: int, why: str) -> None:
@@ -101,7 +109,9 @@ class End:
         self._closing = contextlib.ExitStack()
         enums = pyverbs.enums
         self._access = (
-            enums.IBV_ACCESS_LOCAL_WRITE | enums.IBV_ACCESS_REMOTE_WRITE | enums.IBV_ACCESS_REMOTE_READ
+            enums.IBV_ACCESS_LOCAL_WRITE
+            | enums.IBV_ACCESS_REMOTE_WRITE
+            | enums.IBV_ACCESS_REMOTE_READ
         )
         try:
             self._make()
@@ -169,7 +179,10 @@ class End:
             wanted.max_dest_rd_atomic = 1
             wanted.min_rnr_timer = _MIN_RNR_TIMER
             route = library.addr.GlobalRoute(
-                dgid=library.addr.GID(partner.gid), sgid_index=self._gid_index, hop_limit=_HOP_LIMIT, traffic_class=0
+                dgid=library.addr.GID(partner.gid),
+                sgid_index=self._gid_index,
+                hop_limit=_HOP_LIMIT,
+                traffic_class=0,
             )
             wanted.ah_attr = library.addr.AHAttr(
                 port_num=self._port, is_global=1, gr=route, dlid=partner.lid, sl=0
@@ -207,7 +220,9 @@ class End:
         Raises:
             Failure: a completion has an error, or none came.
         """
-        chain = self._chain(self._pyverbs.enums.IBV_WR_RDMA_WRITE, partner, _CHAIN, 0, _REGION_BYTES)
+        chain = self._chain(
+            self._pyverbs.enums.IBV_WR_RDMA_WRITE, partner, _CHAIN, 0, _REGION_BYTES
+        )
         return self._run("write", chain, payload_bytes, until)
 
     def read(self, partner: Address) -> Measured:
@@ -215,7 +230,9 @@ class End:
         chain = self._chain(self._pyverbs.enums.IBV_WR_RDMA_READ, partner, _SLOTS, _REGION_BYTES, 0)
         return self._run("read", chain, _REGION_BYTES, time.monotonic())
 
-    def _chain(self, opcode: int, partner: Address, length: int, mine: int, theirs: int) -> list[Any]:
+    def _chain(
+        self, opcode: int, partner: Address, length: int, mine: int, theirs: int
+    ) -> list[Any]:
         """Linked work requests, slot after slot, the last one signalled; the list keeps them alive for the C side."""
         library = self._pyverbs.verbs
         requests: list[Any] = []
@@ -243,7 +260,11 @@ class End:
         posted = done = 0
         started = last_progress = time.monotonic()
         while True:
-            while posted < wanted and posted - done < in_flight_max and (not posted or time.monotonic() < until):
+            while (
+                posted < wanted
+                and posted - done < in_flight_max
+                and (not posted or time.monotonic() < until)
+            ):
                 self._post(chain[0])
                 posted += 1
             count, completions = self._completions.poll(in_flight_max)
@@ -265,7 +286,11 @@ class End:
 
     def _check(self, step: str, completion: Any) -> None:
         if completion.qp_num != self._queue.qp_num:
-            raise Failure(step=step, code=OPERATION_TIMED_OUT, why=f"a completion of QP {completion.qp_num}, not mine")
+            raise Failure(
+                step=step,
+                code=OPERATION_TIMED_OUT,
+                why=f"a completion of QP {completion.qp_num}, not mine",
+            )
         if completion.status:
             name = _STATUS.get(completion.status, "unknown")
             vendor = f"vendor error 0x{completion.vendor_err:x}"

@@ -15,16 +15,19 @@ SAMPLE_SECONDS = 0.5
 SUSTAINED_SECONDS = 3.0
 BUSY_SHARE_OF_RATE = 0.05
 
-# A queue pair of a service of the machine itself (a monitoring daemon) is no job's. Everything else is taken for one:
-# a pod, a Slurm step, a person's perftest, and whatever hides its process from us.
+# A queue pair of a service of the machine itself (a monitoring daemon) is no job's. Everything else
+# is taken for one: a pod, a Slurm step, a person's perftest, and whatever hides its process from
+# us.
 _MACHINE_SERVICE = re.compile(r"^/system\.slice/[^/]+\.service$")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PortUse:
-    """`holders` are programs with queue pairs (`python (pid 4711)`); `bits_per_second` is the traffic that stayed above
-    the threshold for `SUSTAINED_SECONDS`, None where it did not or the port counts none. `blind` says why the queue
-    pairs could not be listed; a port that can't be seen is treated as in use."""
+    """`holders` are programs with queue pairs (`python (pid 4711)`); `bits_per_second` is the
+    traffic that stayed above the threshold for `SUSTAINED_SECONDS`, None where it did not or the
+    port counts none. `blind` says why the queue pairs could not be listed; a port that can't be
+    seen is treated as in use.
+    """
 
     holders: tuple[str, ...] = ()
     bits_per_second: float | None = None
@@ -42,14 +45,18 @@ class PortUse:
         return ""
 
 
-def of_ports(host: Host, rates: Mapping[tuple[str, int], float | None]) -> dict[tuple[str, int], PortUse]:
+def of_ports(
+    host: Host, rates: Mapping[tuple[str, int], float | None]
+) -> dict[tuple[str, int], PortUse]:
     """Use of each port.
 
-    Takes one sample (0.5 s) when nothing moves, and 3 s only while some port stays above 5 % of its rate.
+    Takes one sample (0.5 s) when nothing moves, and 3 s only while some port stays above 5 % of its
+    rate.
 
     Args:
         host: the machine; live, since queue pairs are only known to the running kernel.
-        rates: data rate of each (device, port) in bits per second, None where unknown: traffic is then not judged.
+        rates: data rate of each (device, port) in bits per second, None where unknown: traffic is
+            then not judged.
     """
     traffic = _sustained(host, {key: rate for key, rate in rates.items() if rate})
     found = {}
@@ -67,7 +74,9 @@ def of_ports(host: Host, rates: Mapping[tuple[str, int], float | None]) -> dict[
 def _sustained(host: Host, rates: Mapping[tuple[str, int], float]) -> dict[tuple[str, int], float]:
     """Ports whose every sample was above the threshold, with the lowest of them."""
     candidates = {key: counters.snapshot(host, *key) for key in rates}
-    candidates = {key: taken for key, taken in candidates.items() if taken.transmitted_bytes is not None}
+    candidates = {
+        key: taken for key, taken in candidates.items() if taken.transmitted_bytes is not None
+    }
     lowest: dict[tuple[str, int], float] = {}
     deadline = time.monotonic() + SUSTAINED_SECONDS
     while candidates and time.monotonic() < deadline:

@@ -1,7 +1,8 @@
 """What libibverbs shows: devices, ports, and the version of the library.
 
-pyverbs is imported on first use only: a machine without it still gets every answer that sysfs can give, and one clear
-"can't be read" for the rest. Every call may hang in a sick driver, so this runs in a probe's own process and nowhere else.
+pyverbs is imported on first use only: a machine without it still gets every answer that sysfs can
+give, and one clear "can't be read" for the rest. Every call may hang in a sick driver, so this runs
+in a probe's own process and nowhere else.
 """
 
 import contextlib
@@ -63,7 +64,10 @@ def modules() -> "Modules":
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Modules:
-    """The parts of pyverbs in use. `error` is raised by every failing call and carries `error_code` (errno)."""
+    """The parts of pyverbs in use.
+
+    `error` is raised by every failing call and carries `error_code` (errno).
+    """
 
     verbs: Any
     enums: Any
@@ -73,11 +77,11 @@ class Modules:
 def _enums() -> Any:
     """The constants: `pyverbs.libibverbs_enums` from rdma-core 50 on, `pyverbs.enums` before 59."""
     try:
-        import pyverbs.libibverbs_enums as enums  # noqa: PLC0415
+        from pyverbs import libibverbs_enums as enums  # noqa: PLC0415
 
         _ = enums.IBV_ACCESS_LOCAL_WRITE
     except (ImportError, AttributeError):
-        import pyverbs.enums as enums  # noqa: PLC0415
+        from pyverbs import enums  # noqa: PLC0415
     return enums
 
 
@@ -93,13 +97,16 @@ def device_names() -> tuple[str, ...]:
     if not _CLASS.exists():
         raise NoVerbs("verbs", "the kernel has no verbs: load ib_uverbs")
     try:
-        return tuple(sorted(_text(device.name) for device in pyverbs.verbs.device.get_device_list()))
+        return tuple(
+            sorted(_text(device.name) for device in pyverbs.verbs.device.get_device_list())
+        )
     except pyverbs.error as error:
         raise Unreadable("verbs", f"no device list: {describe(error)}") from error
 
 
 def library_version() -> str:
-    """rdma-core's version, from the file name of the loaded libibverbs (`libibverbs.so.1.14.44.0` is 44.0).
+    """rdma-core's version, from the file name of the loaded libibverbs (`libibverbs.so.1.14.44.0`
+    is 44.0).
 
     Raises:
         Unreadable: it is not loaded or its name says no version.
@@ -157,7 +164,11 @@ def errno_of(error: Exception) -> int:
 
 def describe(error: Exception) -> str:
     """A pyverbs error in one line, with the errno's name."""
-    first = str(error).splitlines()[0].strip().rstrip(".") if str(error).strip() else type(error).__name__
+    first = (
+        str(error).splitlines()[0].strip().rstrip(".")
+        if str(error).strip()
+        else type(error).__name__
+    )
     code = errno_of(error)
     name = errno.errorcode.get(code)
     return f"{first} ({name}: {os.strerror(code)})" if name and name not in first else first

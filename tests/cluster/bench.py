@@ -1,7 +1,9 @@
-"""`make bench`: what the product costs and how fast it is, measured on the emulated cluster against the budgets.
+"""`make bench`: what the product costs and how fast it is, measured on the emulated cluster against
+the budgets.
 
-Writes `build/bench.json`: name → {value, unit, target, peer}, where `peer` is a reference measured in the same run.
-Guests emulate a CPU in software, some ten times slower than hardware: times and CPU shares are upper bounds.
+Writes `build/bench.json`: name → {value, unit, target, peer}, where `peer` is a reference measured
+in the same run. Guests emulate a CPU in software, some ten times slower than hardware: times and
+CPU shares are upper bounds.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import re
 import statistics
 import sys
 import time
-import xml.etree.ElementTree as tree
+import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
 import rich.console
@@ -186,7 +188,7 @@ def _of_earlier_runs() -> dict[str, Result]:
         seconds = json.loads(with_demo.read_text())["seconds"]
         results["demo_seconds_warm"] = Result(value=seconds, unit="s (last run)", target="<= 180")
     if with_tests.exists():
-        suites = tree.parse(with_tests).getroot().findall("testsuite")  # noqa: S314  (our own file)
+        suites = ET.parse(with_tests).getroot().findall("testsuite")  # noqa: S314  (our own file)
         seconds = sum(float(suite.get("time", 0)) for suite in suites)
         results["test_seconds_warm"] = Result(value=seconds, unit="s (last run)", target="<= 600")
     return results

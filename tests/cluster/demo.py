@@ -1,7 +1,9 @@
-"""`make demo`: two emulated nodes prove their fabric and are let in; one loses its link, is shut out, and comes back.
+"""`make demo`: two emulated nodes prove their fabric and are let in; one loses its link, is shut
+out, and comes back.
 
-Everything is installed as a user would: the image from the Dockerfile, `kubectl apply -k` of the manifests. Each step waits
-for what it expects on the API server and says what it saw and how long that took.
+Everything is installed as a user would: the image from the Dockerfile, `kubectl apply -k` of the
+manifests. Each step waits for what it expects on the API server and says what it saw and how long
+that took.
 """
 
 import argparse
@@ -26,9 +28,12 @@ PORT_DOWN_SECONDS = 2.0
 """Budget: cable pulled → condition False on the API server."""
 
 _REAL_AND_EMULATED = """\
-Real:      etcd, kube-apiserver, controller-manager, scheduler, kubelets, containerd, the image from the Dockerfile,
-           the manifests, verbs (RC queue pairs moving bytes through the kernel's RDMA stack), the pulled cable.
-Emulated:  the nodes are virtual machines on one CPU core each, run by QEMU without hardware help; their HCA is
+Real:      etcd, kube-apiserver, controller-manager, scheduler, kubelets, containerd, the image from
+the Dockerfile,
+           the manifests, verbs (RC queue pairs moving bytes through the kernel's RDMA stack), the
+           pulled cable.
+Emulated:  the nodes are virtual machines on one CPU core each, run by QEMU without hardware help;
+their HCA is
            soft-RoCE (rdma_rxe) on a virtio NIC, so rates are those of emulation; there are no GPUs.
 """
 _POD = """\

@@ -12,7 +12,10 @@ _CONDITION = '{.status.conditions[?(@.type=="FabricReady")].status}{"\\n"}'
 
 
 class NodeWatch:
-    """A watch on one node, running since before the thing that it should see. `wait_for` counts from its call."""
+    """A watch on one node, running since before the thing that it should see.
+
+    `wait_for` counts from its call.
+    """
 
     def __init__(self, api: controlplane.ApiServer, node: str) -> None:
         self._node = node
@@ -44,7 +47,8 @@ class NodeWatch:
                 self._seen.put((time.monotonic(), line.strip()))
 
     def wait_for(self, status: str, *, seconds: float, since: float | None = None) -> float:
-        """Seconds from `since` (`time.monotonic()`; the call when not given) until the condition had this status.
+        """Seconds from `since` (`time.monotonic()`; the call when not given) until the condition
+        had this status.
 
         Raises:
             RigError: it had not, in that time.

@@ -1,4 +1,7 @@
-"""Bytes that move are counted and compared; every way in which they do not move is told apart. On real verbs."""
+"""Bytes that move are counted and compared; every way in which they do not move is told apart.
+
+On real verbs.
+"""
 
 import errno
 import subprocess

@@ -1,4 +1,7 @@
-"""A port is in use when a job's queue pair lives on it; the kernel's own and our own never count. On real verbs."""
+"""A port is in use when a job's queue pair lives on it; the kernel's own and our own never count.
+
+On real verbs.
+"""
 
 import subprocess
 import sys
