@@ -81,6 +81,11 @@ def agent_pod(raw: object) -> AgentPod | None:
     return AgentPod(name=name, node=node, ready=ready)
 
 
+def has_label(raw: object, label: str) -> bool:
+    """Whether an object's JSON carries a label, with whatever value."""
+    return label in _mapping(_mapping(_mapping(raw).get("metadata")).get("labels"))
+
+
 def taints_of(node: Mapping[str, Any]) -> list[Any]:
     """`spec.taints` of a Node's JSON, as it came."""
     taints = _mapping(node.get("spec")).get("taints")

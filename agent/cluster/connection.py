@@ -1,0 +1,202 @@
+"""Lists, watches and patches objects as plain JSON, over the official client's configuration.
+
+The official client knows every kind of kubeconfig and credential, and its typed models take far
+more memory than what the gate keeps. So it configures and authenticates here, and nothing else.
+Answers are bounded in size, and every call in time.
+"""
+
+import contextlib
+import json
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import urllib3
+from kubernetes import client, config
+
+from agent.cluster import errors
+
+CONNECT_SECONDS = 3.0
+READ_SECONDS = 10.0
+# The server's own limit on a page is what fits its memory; 500 nodes of 60 KB are 30 MB.
+MAX_ANSWER_BYTES = 128 * 1024 * 1024
+MAX_LINE_BYTES = 8 * 1024 * 1024
+MAX_MESSAGE_BYTES = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
+_REFUSED = {401, 403}
+_CONFLICTS = {404: "gone", 409: "conflict", 410: "gone", 422: "invalid"}
+_TOO_MANY = 429
+_USER_AGENT = "fabric-readiness-gate"
+
+
+class Connection:
+    """A connection to one API server. Threads may share it."""
+
+    def __init__(self, configuration: client.Configuration) -> None:
+        self._configuration = configuration
+        self._pool = client.ApiClient(configuration).rest_client.pool_manager
+
+    @classmethod
+    def find(cls) -> "Connection":
+        """Connects as a pod does inside a cluster, else as kubectl does (KUBECONFIG first).
+
+        Raises:
+            Refused: neither is usable; the text says what was looked for.
+        """
+        configuration = client.Configuration()
+        try:
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        except config.ConfigException as outside:
+            try:
+                config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+            except config.ConfigException as error:
+                raise errors.Refused(
+                    f"no API server: not in a pod ({outside}), and no kubeconfig ({error})"
+                ) from error
+        else:
+            # The client would take HTTPS_PROXY for the service address, which no proxy reaches.
+            configuration.proxy = None
+        return cls(configuration)
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> Any:
+        """The JSON at a path."""
+        return self._json(self._call("GET", path, query=query))
+
+    def json_patch(self, path: str, operations: Sequence[Mapping[str, Any]]) -> Any:
+        """Applies a JSON patch; what the object is afterwards."""
+        body = json.dumps(operations).encode()
+        kind = "application/json-patch+json"
+        return self._json(self._call("PATCH", path, body=body, content_type=kind))
+
+    def create(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Creates an object in the collection at a path."""
+        encoded = json.dumps(body).encode()
+        return self._json(self._call("POST", path, body=encoded, content_type="application/json"))
+
+    @contextlib.contextmanager
+    def stream(
+        self, path: str, query: Mapping[str, str], *, silence_seconds: float
+    ) -> Iterator[Iterator[bytes]]:
+        """The lines of an answer as they come, until the server ends it.
+
+        Args:
+            path: the collection.
+            query: `watch=1` and what belongs to it.
+            silence_seconds: after this long without a byte the connection is taken for dead.
+
+        Raises:
+            Unreachable: in the iteration too, when the connection breaks or goes silent.
+        """
+        response = self._call("GET", path, query=query, read_seconds=silence_seconds)
+        try:
+            yield _lines(response)
+        finally:
+            # Not given back to the pool: what is left of the answer would be the next one's start.
+            response.close()
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "",
+        read_seconds: float = READ_SECONDS,
+    ) -> urllib3.BaseHTTPResponse:
+        url = f"{self._configuration.host}{path}"
+        if query:
+            url += "?" + urllib.parse.urlencode(query)
+        headers = {"Accept": "application/json", "User-Agent": _USER_AGENT, **self._credentials()}
+        if content_type:
+            headers["Content-Type"] = content_type
+        try:
+            response = self._pool.request(
+                method, url, body=body, headers=headers, preload_content=False,
+                retries=False, timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds),
+            )  # fmt: skip
+        except urllib3.exceptions.HTTPError as error:
+            raise errors.Unreachable(_transport(error)) from error
+        if response.status >= 300:  # noqa: PLR2004  (redirects are not for API servers either)
+            try:
+                raise _refusal(method, path, response)
+            finally:
+                response.close()
+        return response
+
+    def _credentials(self) -> dict[str, str]:
+        """The header that says who we are; a pod's token is read again each minute.
+
+        Raises:
+            Unreachable: there is no token right now, as in the moment when it is being replaced.
+        """
+        try:
+            settings: Any = self._configuration.auth_settings()
+        except (config.ConfigException, OSError) as error:
+            raise errors.Unreachable(f"no credentials right now: {error}") from error
+        return {one["key"]: one["value"] for one in settings.values() if one["value"]}
+
+    def _json(self, response: urllib3.BaseHTTPResponse) -> Any:
+        try:
+            data = response.read(MAX_ANSWER_BYTES + 1)
+            if len(data) > MAX_ANSWER_BYTES:
+                raise errors.Unreachable(f"an answer of more than {MAX_ANSWER_BYTES} bytes")
+            return json.loads(data)
+        except urllib3.exceptions.HTTPError as error:
+            raise errors.Unreachable(_transport(error)) from error
+        except ValueError as error:
+            raise errors.Unreachable(f"an answer that is no JSON: {error}") from error
+        finally:
+            response.release_conn()
+
+
+def _refusal(method: str, path: str, response: urllib3.BaseHTTPResponse) -> errors.ApiError:
+    """What an answer that is no success means."""
+    said = f"{method} {path}: {response.status} {_message(response)}"
+    if response.status == _TOO_MANY:
+        return errors.Throttled(said, retry_after_seconds=_retry_after(response))
+    if response.status in _REFUSED:
+        return errors.Refused(said)
+    kind = _CONFLICTS.get(response.status)
+    return errors.Conflict(said, kind=kind) if kind else errors.Unreachable(said)
+
+
+def _message(response: urllib3.BaseHTTPResponse) -> str:
+    """The message of the API server's Status object, or the start of whatever came, in one line."""
+    try:
+        data = response.read(MAX_MESSAGE_BYTES)
+    except urllib3.exceptions.HTTPError as error:
+        return _transport(error)
+    try:
+        said = json.loads(data)
+    except ValueError:
+        said = data.decode(errors="replace")
+    text = said.get("message") if isinstance(said, dict) else said
+    return " ".join(str(text).split())[:300]
+
+
+def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
+    """Seconds of the header Retry-After; 1 where it is missing or a date."""
+    value = response.headers.get("Retry-After", "")
+    return float(value) if value.isascii() and value.isdigit() else 1.0
+
+
+def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    rest = bytearray()
+    try:
+        for chunk in response.stream(_CHUNK_BYTES):
+            *whole, last = chunk.split(b"\n")
+            for line in whole:
+                rest += line
+                if rest.strip():
+                    yield bytes(rest)
+                rest.clear()
+            rest += last
+            if len(rest) > MAX_LINE_BYTES:
+                raise errors.Unreachable(f"a line of more than {MAX_LINE_BYTES} bytes")
+    except urllib3.exceptions.HTTPError as error:
+        raise errors.Unreachable(_transport(error)) from error
+
+
+def _transport(error: urllib3.exceptions.HTTPError) -> str:
+    return f"{type(error).__name__}: {error}"[:300]

@@ -1,0 +1,59 @@
+"""What the gate counts, under `fabric_gate_`."""
+
+import prometheus_client
+
+from agent.gate.decision import Cause
+
+
+class Metrics:
+    """The gate's metrics, in a registry of their own."""
+
+    def __init__(self) -> None:
+        registry = self.registry = prometheus_client.CollectorRegistry()
+        self.nodes = prometheus_client.Gauge(
+            "fabric_gate_nodes",
+            "Nodes of the pool, by what the rule says of them; all but ready are closed.",
+            ["cause"],
+            registry=registry,
+        )
+        self.tainted = prometheus_client.Gauge(
+            "fabric_gate_tainted_nodes",
+            "Nodes of the pool that carry the gate's taint.",
+            registry=registry,
+        )
+        self.writes = prometheus_client.Counter(
+            "fabric_gate_taint_writes",
+            "Attempts to write (taint) or take off (untaint) the taint, by what became of them.",
+            ["action", "outcome"],
+            registry=registry,
+        )
+        self.withheld = prometheus_client.Counter(
+            "fabric_gate_withheld_writes",
+            "Writes that mode observe did not do.",
+            ["action"],
+            registry=registry,
+        )
+        self.write_delay = prometheus_client.Histogram(
+            "fabric_gate_taint_delay_seconds",
+            "From seeing the change that closes or opens a node to the taint written.",
+            buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+            registry=registry,
+        )
+        self.current = prometheus_client.Gauge(
+            "fabric_gate_current",
+            "1 while both watches see, 0 while the gate is blind and changes nothing.",
+            registry=registry,
+        )
+        self.watch_breaks = prometheus_client.Counter(
+            "fabric_gate_watch_breaks",
+            "Watches that broke, by collection and cause.",
+            ["watch", "cause"],
+            registry=registry,
+        )
+        self.enforcing = prometheus_client.Gauge(
+            "fabric_gate_enforcing",
+            "1 in mode enforce, 0 in mode observe.",
+            registry=registry,
+        )
+        for cause in Cause:
+            self.nodes.labels(cause=cause.value)

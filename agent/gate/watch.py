@@ -1,0 +1,203 @@
+"""Follows one collection of the API server and keeps a small record of each object in it.
+
+A full list, in pages, then a watch from the list's version on. A watch that ends, cleanly or not,
+is resumed where it was; history that the server no longer has (410) means a new list. The end of a
+response proves nothing: servers end watches early, so what was not seen is never taken for gone.
+
+While nothing can be heard the mirror is blind, and says so.
+"""
+
+import dataclasses
+import json
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Generic
+
+from agent.cluster import connection, errors
+from agent.gate import metrics, view
+from agent.gate.view import R
+
+PAGE = 500
+"""Objects per page of a list: bounds the memory that a list takes, whatever the cluster's size."""
+
+_FIRST_DELAY_SECONDS = 0.5
+_LAST_DELAY_SECONDS = 30.0
+# A resumed watch that fails this often in a row starts from a new list: its version may be one that
+# the server can't serve (a restored etcd is behind what was seen before).
+_FAILURES_BEFORE_LIST = 4
+_MARGIN_SECONDS = 15.0
+
+_log = logging.getLogger(__name__)
+
+
+class HistoryGone(Exception):  # noqa: N818  (an answer of the server, not an error of ours)
+    """The server no longer has the changes since the version asked for."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Collection(Generic[R]):
+    """What to follow.
+
+    `what` names it for people and metrics (`nodes`). `read` makes the record of an object's JSON,
+    None where the object is of no interest (yet).
+    """
+
+    what: str
+    path: str
+    query: Mapping[str, str]
+    read: Callable[[object], R | None]
+
+
+class Watch(Generic[R]):
+    """Keeps a mirror true to a collection, until told to stop."""
+
+    def __init__(
+        self,
+        api: connection.Connection,
+        collection: Collection[R],
+        mirror: view.Mirror[R],
+        counters: metrics.Metrics,
+        *,
+        session_seconds: float = 120.0,
+    ) -> None:
+        """Prepares; `run` does it.
+
+        Args:
+            api: where from.
+            collection: what.
+            mirror: where to.
+            counters: where it is counted.
+            session_seconds: how long the server keeps one watch open. A connection that died
+                without a word is noticed this much, and a margin, later.
+        """
+        self._api = api
+        self._collection: Collection[R] = collection
+        self._mirror: view.Mirror[R] = mirror
+        self._counters = counters
+        self._session_seconds = session_seconds
+        self._version = ""
+        self._failures = 0
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """Makes `run` return, when the open watch has something to say or ends."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Lists and watches for ever. Failures are waited out, and never end it."""
+        while not self._stop.is_set():
+            try:
+                if not self._version:
+                    self._list()
+                self._follow()
+            except HistoryGone:
+                self._lost("expired", "history is gone; listing again")
+                self._version = ""
+            except errors.ApiError as error:
+                self._lost("failed", str(error))
+                if self._failures % _FAILURES_BEFORE_LIST == 0:
+                    self._version = ""
+            if self._failures:
+                self._stop.wait(self._delay())
+
+    def _lost(self, cause: str, why: str) -> None:
+        self._failures += 1
+        self._mirror.sight(current=False)
+        self._counters.watch_breaks.labels(watch=self._collection.what, cause=cause).inc()
+        level = logging.WARNING if self._failures == 1 else logging.DEBUG
+        _log.log(level, "watch of %s: %s", self._collection.what, why)
+
+    def _delay(self) -> float:
+        """Full jitter, so that nothing that fails together comes back together."""
+        ceiling = _FIRST_DELAY_SECONDS * 2 ** min(self._failures, 10)
+        return random.uniform(0, min(ceiling, _LAST_DELAY_SECONDS))  # noqa: S311  (no secret)
+
+    def _list(self) -> None:
+        """Replaces the mirror by what is there now, page by page, when all pages have come."""
+        found: dict[str, R] = {}
+        token, version = "", ""
+        while True:
+            query = {**self._collection.query, "limit": str(PAGE)}
+            if token:
+                query["continue"] = token
+            page = self._get(query)
+            items = page.get("items") or []  # Go writes an empty list as null
+            for record in map(self._collection.read, items):
+                if record:
+                    found[record.name] = record
+            metadata = page["metadata"]
+            # All pages show the state at one version.
+            version, token = metadata["resourceVersion"], metadata.get("continue") or ""
+            if not token:
+                break
+        self._mirror.replace(found)
+        self._version = version
+
+    def _get(self, query: Mapping[str, str]) -> dict[str, Any]:
+        try:
+            answer = self._api.get(self._collection.path, query)
+        except errors.Conflict as error:
+            if error.gone:  # the token of the next page has expired
+                raise HistoryGone from error
+            raise
+        if not isinstance(answer, dict) or not isinstance(answer.get("metadata"), dict):
+            raise errors.Unreachable(f"the list of {self._collection.what} is no list")
+        return answer
+
+    def _follow(self) -> None:
+        """Takes over changes until the server ends the watch."""
+        query = {
+            **self._collection.query,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(max(1, round(self._session_seconds))),
+            "resourceVersion": self._version,
+        }
+        started = time.monotonic()
+        with self._api.stream(
+            self._collection.path, query, silence_seconds=self._session_seconds + _MARGIN_SECONDS
+        ) as lines:
+            self._mirror.sight(current=True)
+            for line in lines:
+                self._take(line)
+                self._failures = 0
+                if self._stop.is_set():
+                    return
+        # A server that ends each watch at once must not be asked as fast as it answers.
+        ended_early = time.monotonic() - started < 1.0
+        self._failures = self._failures + 1 if ended_early else 0
+
+    def _take(self, line: bytes) -> None:
+        event = self._parse(line)
+        kind, raw = event.get("type"), event.get("object")
+        if not isinstance(raw, dict):
+            raise errors.Unreachable(f"the watch of {self._collection.what} said something else")
+        if kind == "ERROR":
+            self._refused(raw)
+        metadata = raw.get("metadata")
+        version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+        if not isinstance(metadata, dict) or not isinstance(version, str):
+            raise errors.Unreachable(f"the watch of {self._collection.what} gave no version")
+        record = self._collection.read(raw)
+        if kind in {"ADDED", "MODIFIED"} and record:
+            self._mirror.put(record)
+        elif kind != "BOOKMARK":
+            self._mirror.drop(str(metadata.get("name")))
+        self._version = version
+
+    def _parse(self, line: bytes) -> dict[str, Any]:
+        try:
+            event = json.loads(line)
+        except ValueError as error:
+            what = self._collection.what
+            raise errors.Unreachable(f"the watch of {what} broke off within a line") from error
+        return event if isinstance(event, dict) else {}
+
+    def _refused(self, status: Mapping[str, Any]) -> None:
+        if status.get("code") == 410:  # noqa: PLR2004  (HTTP's Gone)
+            raise HistoryGone
+        why = str(status.get("message"))[:200]
+        raise errors.Unreachable(f"the watch of {self._collection.what} ended: {why}")

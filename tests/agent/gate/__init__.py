@@ -1,0 +1,1 @@
+"""The gate, against a real API server wherever one has a say."""
