@@ -20,21 +20,13 @@ from agent.cluster import connection, errors
 from agent.gate import metrics, view
 from agent.gate.view import R
 
-PAGE = 500
-"""Objects per page of a list: bounds the memory that a list takes, whatever the cluster's size."""
-
 _FIRST_DELAY_SECONDS = 0.5
 _LAST_DELAY_SECONDS = 30.0
 # A resumed watch that fails this often in a row starts from a new list: its version may be one that
 # the server can't serve (a restored etcd is behind what was seen before).
 _FAILURES_BEFORE_LIST = 4
-_MARGIN_SECONDS = 15.0
 
 _log = logging.getLogger(__name__)
-
-
-class HistoryGone(Exception):  # noqa: N818  (an answer of the server, not an error of ours)
-    """The server no longer has the changes since the version asked for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +54,8 @@ class Watch(Generic[R]):
         counters: metrics.Metrics,
         *,
         session_seconds: float = 120.0,
+        margin_seconds: float = 15.0,
+        page: int = 500,
     ) -> None:
         """Prepares; `run` does it.
 
@@ -70,14 +64,17 @@ class Watch(Generic[R]):
             collection: what.
             mirror: where to.
             counters: where it is counted.
-            session_seconds: how long the server keeps one watch open. A connection that died
-                without a word is noticed this much, and a margin, later.
+            session_seconds: how long the server keeps one watch open.
+            margin_seconds: a connection that said nothing for a session and this long is dead.
+            page: objects per page of a list; bounds the memory it takes in a cluster of any size.
         """
         self._api = api
         self._collection: Collection[R] = collection
         self._mirror: view.Mirror[R] = mirror
         self._counters = counters
         self._session_seconds = session_seconds
+        self._silence_seconds = session_seconds + margin_seconds
+        self._page = page
         self._version = ""
         self._failures = 0
         self._stop = threading.Event()
@@ -93,12 +90,10 @@ class Watch(Generic[R]):
                 if not self._version:
                     self._list()
                 self._follow()
-            except HistoryGone:
-                self._lost("expired", "history is gone; listing again")
-                self._version = ""
             except errors.ApiError as error:
-                self._lost("failed", str(error))
-                if self._failures % _FAILURES_BEFORE_LIST == 0:
+                gone = isinstance(error, errors.Conflict) and error.gone
+                self._lost("expired" if gone else "failed", str(error))
+                if gone or self._failures % _FAILURES_BEFORE_LIST == 0:
                     self._version = ""
             if self._failures:
                 self._stop.wait(self._delay())
@@ -120,7 +115,7 @@ class Watch(Generic[R]):
         found: dict[str, R] = {}
         token, version = "", ""
         while True:
-            query = {**self._collection.query, "limit": str(PAGE)}
+            query = {**self._collection.query, "limit": str(self._page)}
             if token:
                 query["continue"] = token
             page = self._get(query)
@@ -137,12 +132,7 @@ class Watch(Generic[R]):
         self._version = version
 
     def _get(self, query: Mapping[str, str]) -> dict[str, Any]:
-        try:
-            answer = self._api.get(self._collection.path, query)
-        except errors.Conflict as error:
-            if error.gone:  # the token of the next page has expired
-                raise HistoryGone from error
-            raise
+        answer = self._api.get(self._collection.path, query)
         if not isinstance(answer, dict) or not isinstance(answer.get("metadata"), dict):
             raise errors.Unreachable(f"the list of {self._collection.what} is no list")
         return answer
@@ -158,7 +148,7 @@ class Watch(Generic[R]):
         }
         started = time.monotonic()
         with self._api.stream(
-            self._collection.path, query, silence_seconds=self._session_seconds + _MARGIN_SECONDS
+            self._collection.path, query, silence_seconds=self._silence_seconds
         ) as lines:
             self._mirror.sight(current=True)
             for line in lines:
@@ -197,7 +187,7 @@ class Watch(Generic[R]):
         return event if isinstance(event, dict) else {}
 
     def _refused(self, status: Mapping[str, Any]) -> None:
-        if status.get("code") == 410:  # noqa: PLR2004  (HTTP's Gone)
-            raise HistoryGone
         why = str(status.get("message"))[:200]
+        if status.get("code") == 410:  # noqa: PLR2004  (HTTP's Gone)
+            raise errors.Conflict(why, kind="gone")
         raise errors.Unreachable(f"the watch of {self._collection.what} ended: {why}")
