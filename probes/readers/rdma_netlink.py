@@ -6,6 +6,7 @@ ABI and never change. A dump costs one firmware command per queue pair on some H
 before a measurement, not each second.
 """
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -51,7 +52,7 @@ def user_queue_pairs(device: str) -> tuple[QueuePair, ...]:
         Unreadable: the kernel does not tell (too old, no RDMA netlink, or the device is gone).
     """
     try:
-        with _Netlink() as netlink:
+        with contextlib.closing(_Netlink()) as netlink:
             index = next((i for i, name in netlink.devices() if name == device), None)
             if index is None:
                 raise Unreadable(f"rdma netlink: {device}", "no such device")
@@ -70,10 +71,8 @@ class _Netlink:
         self._socket.bind((0, 0))
         self._sequence = 0
 
-    def __enter__(self) -> "_Netlink":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Ends the conversation."""
         self._socket.close()
 
     def devices(self) -> list[tuple[int, str]]:

@@ -23,7 +23,8 @@ _MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 PORT_ACTIVE = 4
 # Made by ib_uverbs when it is loaded.
 _CLASS = Path("/sys/class/infiniband_verbs")
-LINK_LAYERS = {0: "Unspecified", 1: "InfiniBand", 2: "Ethernet"}
+INFINIBAND = 1
+LINK_LAYERS = {0: "Unspecified", INFINIBAND: "InfiniBand", 2: "Ethernet"}
 MAX_GIDS = 1024
 
 
