@@ -1,0 +1,140 @@
+"""GPUs as NVIDIA's management library shows them, in one short session that leaves nothing open.
+
+Every call may be unsupported on a board, or hang on a sick one; a GPU that can't be asked is still
+listed, with the reason. A standing session would block driver upgrades and GPU resets, so there is
+none.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from probes.contract import Unreadable
+
+
+class NoLibrary(Unreadable):
+    """libnvidia-ml.so.1 is not on this machine (or not mounted into this container)."""
+
+
+class NoDriver(Unreadable):
+    """The library is there and the kernel driver is not loaded."""
+
+
+class DriverMismatch(Unreadable):
+    """Kernel driver and library are of different versions: an upgrade without a reload."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU by its NVML index. `pci` is in the form of sysfs; `problem` says why it can't be asked, empty when it can."""
+
+    index: int
+    name: str
+    uuid: str
+    pci: str
+    problem: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Nvml:
+    """What the library says. Versions are empty where it does not tell."""
+
+    driver_version: str
+    cuda_version: str
+    gpus: tuple[Gpu, ...]
+
+
+def read() -> Nvml:
+    """Opens the library, asks everything, and shuts it down again.
+
+    Raises:
+        NoLibrary, NoDriver, DriverMismatch: as they say.
+        Unreadable: the library can't be used for another reason.
+    """
+    try:
+        import pynvml  # noqa: PLC0415
+    except ImportError as error:
+        raise NoLibrary("NVML", f"{error}: install nvidia-ml-py") from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise _unusable(pynvml, error) from error
+    try:
+        return Nvml(
+            driver_version=_or_empty(pynvml, pynvml.nvmlSystemGetDriverVersion),
+            cuda_version=_cuda(pynvml),
+            gpus=_gpus(pynvml),
+        )
+    except pynvml.NVMLError as error:
+        raise _unusable(pynvml, error) from error
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _unusable(pynvml: Any, error: Any) -> Unreadable:
+    kinds: dict[int, type[Unreadable]] = {
+        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: NoLibrary,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED: NoDriver,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: DriverMismatch,
+    }
+    return kinds.get(error.value, Unreadable)("NVML", str(error))
+
+
+def _gpus(pynvml: Any) -> tuple[Gpu, ...]:
+    return tuple(_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
+
+
+def _gpu(pynvml: Any, index: int) -> Gpu:
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        pci = _pci_address(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId))
+        uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+    except pynvml.NVMLError as error:
+        return Gpu(index=index, name="", uuid="", pci="", problem=str(error))
+    return Gpu(
+        index=index,
+        name=_or_empty(pynvml, lambda: pynvml.nvmlDeviceGetName(handle)),
+        uuid=uuid,
+        pci=pci,
+        problem=_problem(pynvml, handle),
+    )
+
+
+def _problem(pynvml: Any, handle: Any) -> str:
+    """Lost GPUs and those that want a reset fail the simplest question about their memory."""
+    try:
+        pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError as error:
+        sick = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
+        return str(error) if error.value in sick else ""
+    return ""
+
+
+def _or_empty(pynvml: Any, call: Callable[[], bytes | str]) -> str:
+    """The text that a call gives; empty where a board or driver does not support it."""
+    try:
+        return _text(call())
+    except pynvml.NVMLError:
+        return ""
+
+
+def _cuda(pynvml: Any) -> str:
+    """`12.8` of 12080."""
+    try:
+        found = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+    except pynvml.NVMLError:
+        return ""
+    return f"{found // 1000}.{found % 1000 // 10}"
+
+
+def _text(value: bytes | str) -> str:
+    """Releases of the binding differ in what they return."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _pci_address(bus_id: str) -> str:
+    """`0000:1b:00.0` of NVML's `00000000:1B:00.0`."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
