@@ -6,6 +6,7 @@ is old, and neither a reason to close nor one to open. Sight that comes back sta
 
 import datetime as dt
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Mapping
@@ -19,7 +20,6 @@ from agent.gate.records import NodeView
 
 _EVENTS = "/api/v1/namespaces/default/events"  # where the events of cluster-scoped objects live
 _LONGEST_WAIT_SECONDS = 60.0
-_CONTENDED_DELAY_SECONDS = 1.0
 _FIRST_DELAY_SECONDS = 1.0
 _LAST_DELAY_SECONDS = 60.0
 
@@ -56,9 +56,22 @@ class Keeper:
         # Node → how many writes in a row the server did not take.
         self._failures: dict[str, int] = {}
         self._resume_at = 0.0
+        self._stop = threading.Event()
+        self.last_step = time.monotonic()
         counters.enforcing.set(int(enforce))
 
-    def step(self) -> None:
+    def run(self) -> None:
+        """Steps until told to stop."""
+        while not self._stop.is_set():
+            self.last_step = time.monotonic()
+            self._step()
+
+    def stop(self) -> None:
+        """Makes `run` return after the write that it is at."""
+        self._stop.set()
+        self._view.wake()
+
+    def _step(self) -> None:
         """Waits for a change or a time, and does what follows from it."""
         changed = self._view.wait(self._pause())
         now = time.monotonic()
@@ -68,10 +81,11 @@ class Keeper:
             return
         # Longest due first, so that a node whose writes always fail keeps nobody waiting.
         for name in sorted(self._due, key=self._due.__getitem__):
-            if self._due[name] > now or now < self._resume_at:
+            if self._due[name] > now or now < self._resume_at or self._stop.is_set():
                 break
             del self._due[name]
             self._look(name, now)
+            self.last_step = time.monotonic()
 
     def _pause(self) -> float:
         now = time.monotonic()
@@ -164,9 +178,7 @@ class Keeper:
         said = latest or said
         self._failures.pop(node.name, None)
         self._counters.writes.labels(action=_action(said), outcome=written.value).inc()
-        if written is taints.Written.CONTENDED:
-            self._due[node.name] = time.monotonic() + _CONTENDED_DELAY_SECONDS
-        elif written is taints.Written.DONE:
+        if written is taints.Written.DONE:
             since, _ = self._wanted.pop(node.name, (now, None))
             self._counters.write_delay.observe(time.monotonic() - since)
             _log.info("%s %s: %s", _action(said), node.name, said.why)

@@ -29,8 +29,6 @@ class Written(enum.StrEnum):
     """The fresh node needs nothing: somebody wrote it, or the reason is gone."""
     GONE = "gone"
     """There is no such node in the pool any more."""
-    CONTENDED = "contended"
-    """Others wrote the node each time in between; to be tried again later."""
 
 
 def operations(node: Mapping[str, Any], key: str, value: str | None) -> list[Operation]:
@@ -90,12 +88,16 @@ class Writer:
             what became of it, and the decision about the last fresh copy, if there was one.
 
         Raises:
+            Conflict: others wrote the node each time in between, or it may not become so (which
+                the API server does not tell apart); nothing was written.
             Unreachable, Refused, Throttled: the API server did not do it; nothing was written, or
                 (Unreachable) it may have been.
         """
         path = f"/api/v1/nodes/{urllib.parse.quote(name, safe='')}"
         decision = None
-        for _ in range(ATTEMPTS):
+        attempts = 0
+        while True:
+            attempts += 1
             try:
                 node = self._api.get(path)
                 seen = self._seen(node)
@@ -109,9 +111,10 @@ class Writer:
             except errors.Conflict as error:
                 if error.gone:
                     return Written.GONE, decision
+                if attempts == ATTEMPTS:
+                    raise
             else:
                 return Written.DONE, decision
-        return Written.CONTENDED, decision
 
     def _seen(self, node: object) -> NodeView | None:
         """What was answered, None when it is no node of ours."""

@@ -101,7 +101,8 @@ def test_node_that_never_holds_still_is_given_up_for_now(
         pool.api.kubectl("annotate", "node", node, "--overwrite", f"test/race={next(races)}")
         return CLOSE
 
-    assert (taints.Written.CONTENDED, CLOSE) == writer.settle(node, decide)
+    with pytest.raises(errors.Conflict):
+        writer.settle(node, decide)
     assert taints.ATTEMPTS == next(races)
     assert [] == pool.taints(node)
 
@@ -146,11 +147,12 @@ def test_nothing_is_lost_beside_a_controller_that_hammers_the_node(
     node = pool.add(taints=[OTHERS])
     rounds = 0
     with _hammer(pool, node) as hammered:
-        deadline = time.monotonic() + 8
+        deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
             # Against what is there, so that each success changes something.
-            written, _ = writer.settle(node, lambda seen: CLOSE if seen.taint is None else OPEN)
-            rounds += written is taints.Written.DONE
+            with contextlib.suppress(errors.Conflict):
+                written, _ = writer.settle(node, lambda seen: CLOSE if seen.taint is None else OPEN)
+                rounds += written is taints.Written.DONE
             kept = {taint["key"] for taint in pool.taints(node)}
             assert OTHERS["key"] in kept
     assert rounds >= 4
