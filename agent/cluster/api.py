@@ -1,0 +1,166 @@
+"""The agent's few calls to the API server, over urllib3 and its service-account token.
+
+The official client takes 65 MiB once imported, on every node, for two verbs. Calls are bounded in
+time and size and never repeated in here: the caller owns the order of things, and so the
+repetition.
+"""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import urllib3
+
+from agent.cluster import errors
+from agent.cluster.token import FOLDER, Token
+
+CONNECT_SECONDS = 3.0
+READ_SECONDS = 10.0
+_MAX_MESSAGE_BYTES = 64 * 1024
+_MAX_MESSAGE_CHARS = 300
+_KINDS = {404: "gone", 409: "conflict", 410: "gone", 422: "invalid"}
+_REFUSED = {401, 403}
+_TOO_MANY = 429
+_UNAUTHORIZED = 401
+# The answer to a patch would be the whole node (60 KB); this asks for its metadata alone.
+_METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Where the API server is, and the authority that signs its certificate."""
+
+    url: str
+    ca_file: Path
+
+
+def in_cluster() -> tuple[Server, Token]:
+    """What the kubelet gives a pod.
+
+    Raises:
+        Refused: this process is not in a pod.
+    """
+    host, port = (
+        os.environ.get("KUBERNETES_SERVICE_HOST"),
+        os.environ.get("KUBERNETES_SERVICE_PORT"),
+    )
+    if not host or not port:
+        raise errors.Refused(
+            "not in a pod: KUBERNETES_SERVICE_HOST and _PORT are not set (without Kubernetes: `fabric-ready check`)"
+        )
+    bracketed = f"[{host}]" if ":" in host else host
+    url = f"https://{bracketed}:{port}"
+    return Server(url=url, ca_file=FOLDER / "ca.crt"), Token(FOLDER / "token")
+
+
+class Api:
+    """A client of one API server. One thread at a time."""
+
+    def __init__(self, server: Server, token: Token, *, read_seconds: float = READ_SECONDS) -> None:
+        self._server = server
+        self._token = token
+        self._timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds)
+        self._pool: urllib3.PoolManager | None = None
+        self._ca_stamp: tuple[int, int] | None = None
+
+    @property
+    def token(self) -> Token:
+        """Who we are."""
+        return self._token
+
+    def patch_node_status(self, name: str, body: Mapping[str, Any]) -> None:
+        """Applies a strategic merge patch to a node's status (and, as the API allows there, its
+        metadata).
+
+        Raises:
+            ApiError: any of its kinds.
+        """
+        path = f"/api/v1/nodes/{name}/status"
+        self._send("PATCH", path, body, "application/strategic-merge-patch+json")
+
+    def create_event(self, namespace: str, body: Mapping[str, Any]) -> None:
+        """Creates a core/v1 Event.
+
+        Raises:
+            ApiError: any of its kinds; Conflict of kind `conflict` where one of that name exists.
+        """
+        self._send("POST", f"/api/v1/namespaces/{namespace}/events", body, "application/json")
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any], content_type: str) -> None:
+        headers = {
+            "Accept": _METADATA_ONLY if method == "PATCH" else "application/json",
+            "Authorization": f"Bearer {self._token.value()}",
+            "Content-Type": content_type,
+            "User-Agent": "fabric-readiness-agent",
+        }
+        try:
+            response = self._connections().request(
+                method,
+                self._server.url + path,
+                body=msgspec.json.encode(body),
+                headers=headers,
+                timeout=self._timeout,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+            try:
+                said = response.read(_MAX_MESSAGE_BYTES)
+            finally:
+                # The rest of a long answer is not waited for; the connection is then not used
+                # again.
+                response.close() if response.length_remaining else response.release_conn()
+        except urllib3.exceptions.HTTPError as error:
+            self._ca_stamp = None  # the authority may have been rotated: look at the file again
+            raise errors.Unreachable(
+                f"{method} {path}: {type(error).__name__}: {error}"[:500]
+            ) from error
+        if response.status >= 300:  # noqa: PLR2004  (the API server redirects nobody)
+            self._refuse(method, path, response, said)
+
+    def _connections(self) -> urllib3.PoolManager:
+        """Kept alive between calls; made anew when the authority's file changed."""
+        try:
+            status = self._server.ca_file.stat()
+        except OSError as error:
+            raise errors.Unreachable(f"{self._server.ca_file}: {error.strerror}") from error
+        stamp = (status.st_mtime_ns, status.st_ino)
+        if self._pool is None or stamp != self._ca_stamp:
+            self._pool = urllib3.PoolManager(
+                num_pools=1,
+                maxsize=1,
+                ca_certs=str(self._server.ca_file),
+                cert_reqs="CERT_REQUIRED",
+            )
+            self._ca_stamp = stamp
+        return self._pool
+
+    def _refuse(
+        self, method: str, path: str, response: urllib3.BaseHTTPResponse, said: bytes
+    ) -> None:
+        """Raises what a status code means."""
+        text = f"{method} {path}: {response.status} {_message(said)}"
+        if response.status == _UNAUTHORIZED:
+            self._token.forget()
+        if response.status in _REFUSED:
+            raise errors.Refused(text)
+        if response.status in _KINDS:
+            raise errors.Conflict(text, kind=_KINDS[response.status])
+        if response.status == _TOO_MANY:
+            after = response.headers.get("Retry-After", "")
+            seconds = float(after) if after.isascii() and after.isdigit() else 1.0
+            raise errors.Throttled(text, retry_after_seconds=seconds)
+        raise errors.Unreachable(text)
+
+
+def _message(said: bytes) -> str:
+    """The message of a Status object, or the start of whatever came."""
+    try:
+        status = msgspec.json.decode(said)
+        text = str(status.get("message", "")) if isinstance(status, dict) else str(status)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        text = said.decode(errors="replace")
+    return " ".join(text.split())[:_MAX_MESSAGE_CHARS]
