@@ -12,7 +12,7 @@ class ApiError(Exception):
 
 
 class Unreachable(ApiError):  # noqa: N818
-    """No answer, a broken one, or the server's own failure (5xx): try again later, nothing is wrong with the request."""
+    """No answer, a broken one, or the server's own failure (5xx): the request is fine, try again later."""
 
     action = "unreachable"
 
@@ -24,7 +24,10 @@ class Refused(ApiError):  # noqa: N818
 
 
 class Conflict(ApiError):  # noqa: N818
-    """The object is not what the request took it for: `kind` is `conflict` (409), `gone` (404, 410) or `invalid` (422)."""
+    """The object is not what the request took it for.
+
+    `kind` is `conflict` (409), `gone` (404, 410) or `invalid` (422).
+    """
 
     action = "conflict"
 

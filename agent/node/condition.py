@@ -1,0 +1,134 @@
+"""What the node says of itself: the ledger as one condition, the worst first, with the evidence.
+
+Pure.
+"""
+
+import dataclasses
+
+import msgspec
+
+from agent.node.ladder import Ladder, rung
+from agent.node.ledger import Entry, Ledger, proven
+from probes.contract import MAX_MESSAGE_CHARS, Outcome, by_rung
+
+TYPE = "FabricReady"
+VERIFIED = "FabricVerified"
+VERIFYING = "Verifying"
+NOTHING_PROVEN = "NothingProven"
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True):
+    """The condition's status (`True`, `False`, `Unknown`), reason and message; the lowest rung that
+    has not passed, empty when all have; and whether the node was verified in this boot.
+    """
+
+    status: str
+    reason: str
+    message: str
+    blocked_rung: str
+    verified: bool
+
+
+def decide(ledger: Ledger, ladder: Ladder, previous: Condition | None = None) -> Condition:
+    """The condition now. Its message is the previous one's while status and reason stay."""
+    now = _decide(ledger, ladder)
+    if previous and (previous.status, previous.reason) == (now.status, now.reason):
+        return msgspec.structs.replace(now, message=previous.message)
+    return now
+
+
+def _decide(ledger: Ledger, ladder: Ladder) -> Condition:
+    failed = [name for name in ladder.gating if ledger.standing(name) is Outcome.FAIL]
+    if failed:
+        return _speak(ledger, "False", failed)
+    # What never ran does not gate on a node that the other probes had verified before it came.
+    waiting = [
+        name
+        for name in ladder.gating
+        if ledger.standing(name) is None and not (ledger.verified and ladder.probe(name))
+    ]
+    unknown = [name for name in ladder.gating if ledger.standing(name) is Outcome.UNKNOWN]
+    # A rung above one that is Unknown never runs, so the lower of the two is what to look at.
+    if unknown and not (waiting and _height(waiting[0]) <= _height(unknown[0])):
+        return _speak(ledger, "Unknown", unknown)
+    stale = [
+        name
+        for name in ladder.gating
+        if (entry := ledger.entries.get(name)) and entry.stale_since is not None
+    ]
+    if waiting or stale:
+        return _verifying(ledger, waiting or stale)
+    if not _proven_but_pending(ledger, ladder):
+        message = "every check had nothing to check: no bytes were moved, so nothing is proven"
+        return Condition(
+            status="Unknown",
+            reason=NOTHING_PROVEN,
+            message=message,
+            blocked_rung=ladder.rungs[-1],
+            verified=ledger.verified,
+        )
+    return Condition(
+        status="True",
+        reason=VERIFIED,
+        message=_cut(_evidence(ledger, ladder)),
+        blocked_rung="",
+        verified=ledger.verified,
+    )
+
+
+def _proven_but_pending(ledger: Ledger, ladder: Ladder) -> bool:
+    """As `proven`, over the probes that have run."""
+    run = tuple(one for one in ladder.probes if ledger.standing(one.name) is not None)
+    return proven(ledger, dataclasses.replace(ladder, probes=run, broken=()))
+
+
+def _speak(ledger: Ledger, status: str, names: list[str]) -> Condition:
+    """With the voice of the lowest of `names`."""
+    first = names[0]
+    entry = ledger.entries[first]
+    others = f"; also: {', '.join(names[1:])}" if names[1:] else ""
+    return Condition(
+        status=status,
+        reason=entry.cause.reason,
+        message=_cut(f"{first}: {entry.cause.message}", f" ({_when(entry)}){others}"),
+        blocked_rung=rung(first),
+        verified=ledger.verified,
+    )
+
+
+def _verifying(ledger: Ledger, names: list[str]) -> Condition:
+    words = "to run again" if ledger.verified else "not run yet"
+    return Condition(
+        status="Unknown",
+        reason=VERIFYING,
+        message=_cut(f"{words} in this boot: {', '.join(names)}"),
+        blocked_rung=rung(names[0]),
+        verified=ledger.verified,
+    )
+
+
+def _evidence(ledger: Ledger, ladder: Ladder) -> str:
+    """What was proven: the rungs, and what moved."""
+    rungs = [one for one in ladder.rungs if any(rung(name) == one for name in ladder.gating)]
+    moved = [
+        f"{one.name}: {ledger.entries[one.name].cause.message}"
+        for one in ladder.probes
+        if one.moves_data and one.name in ladder.gating and one.name in ledger.entries
+    ]
+    peers = "" if "peer" in rungs else "; peers not asked"
+    return f"{', '.join(rungs)} passed in boot {ledger.boot_id[:8]}; {'; '.join(moved)}{peers}"
+
+
+def _height(name: str) -> int:
+    return by_rung(name)[0]
+
+
+def _when(entry: Entry) -> str:
+    return f"run {entry.cause_run}, {entry.cause_at:.0f} s after boot"
+
+
+def _cut(text: str, tail: str = "") -> str:
+    """At most what a condition's message may have, the tail kept."""
+    room = MAX_MESSAGE_CHARS - len(tail[:MAX_MESSAGE_CHARS])
+    short = text if len(text) <= room else text[: max(0, room - 1)] + "…"
+    return (short + tail)[:MAX_MESSAGE_CHARS]

@@ -1,0 +1,207 @@
+"""What this node has proven in this boot: for each probe the outcome that stands, and how it came
+to stand.
+
+Pure: every function takes the ledger and `now` (seconds since boot) and gives a new ledger. A first
+verification waits for nothing. Once the node was verified, one slow run or one unanswered question
+changes nothing yet, and what failed has to pass several times; a mechanical failure acts at once.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import msgspec
+
+from agent.node.ladder import Ladder
+from agent.settings import HysteresisSettings
+from probes.contract import Kind, Outcome, Verdict
+
+_GOOD = {Outcome.PASS, Outcome.SKIP}
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One probe's record.
+
+    `standing` is None while the probe is pending: never run, on a node that other probes had
+    verified. `cause` is the verdict that `standing` rests on, given by run number `cause_run` at
+    `cause_at`; `last` is the newest verdict. Times are seconds since boot.
+    """
+
+    standing: Outcome | None
+    cause: Verdict
+    cause_at: float
+    cause_run: int
+    last: Verdict
+    last_at: float
+    runs: int
+    slow_at: tuple[float, ...] = ()
+    """When performance failures were seen, inside the window."""
+    passes: int = 0
+    """Passes towards recovery from FAIL that were far enough apart."""
+    counted_at: float = 0.0
+    """When the last of them was."""
+    unknown_since: float | None = None
+    stale_since: float | None = None
+    """Since when a lower rung's failure has put in doubt what this probe proved."""
+
+
+class Ledger(msgspec.Struct, frozen=True, kw_only=True):
+    """All records of one boot. `verified`: every gating probe has stood at once since the boot."""
+
+    boot_id: str
+    verified: bool = False
+    entries: dict[str, Entry] = {}
+
+    def standing(self, name: str) -> Outcome | None:
+        """What stands for a probe, None where nothing does yet."""
+        entry = self.entries.get(name)
+        return entry.standing if entry else None
+
+    def stands(self, name: str) -> bool:
+        """Whether a probe passed or had nothing to check, and nothing has put that in doubt."""
+        entry = self.entries.get(name)
+        return entry is not None and entry.standing in _GOOD and entry.stale_since is None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A finished run of a probe: when it started and ended (seconds since boot), and what it found."""
+
+    probe: str
+    verdict: Verdict
+    started: float
+    ended: float
+
+
+def record(ledger: Ledger, run: Run, ladder: Ladder, hysteresis: HysteresisSettings) -> Ledger:
+    """The ledger after a run."""
+    before = ledger.entries.get(run.probe)
+    entry = _first(run) if before is None else _next(before, run)
+    entry = _weigh(entry, before, run, hysteresis, verified=ledger.verified)
+    if entry.stale_since is not None and run.started > entry.stale_since:
+        entry = msgspec.structs.replace(entry, stale_since=None)
+    entries = {**ledger.entries, run.probe: entry}
+    if entry.standing is Outcome.FAIL and (before is None or before.standing is not Outcome.FAIL):
+        entries = _put_in_doubt(entries, ladder.movers_above(run.probe), run.ended)
+    return _verify(msgspec.structs.replace(ledger, entries=entries), ladder)
+
+
+def settle(ledger: Ledger, now: float, hysteresis: HysteresisSettings) -> Ledger:
+    """The ledger as time alone changes it: what has been Unknown for too long is."""
+    entries = {
+        name: _stand(entry, Outcome.UNKNOWN, entry.last, now)
+        if _unknown_too_long(entry, now, hysteresis)
+        else entry
+        for name, entry in ledger.entries.items()
+    }
+    return msgspec.structs.replace(ledger, entries=entries)
+
+
+def restrict(ledger: Ledger, ladder: Ladder) -> Ledger:
+    """Without the records of probes that this version or these settings no longer have."""
+    known = {one.name for one in ladder.probes} | {name for name, _ in ladder.broken}
+    kept = {name: entry for name, entry in ledger.entries.items() if name in known}
+    return msgspec.structs.replace(ledger, entries=kept)
+
+
+def _verify(ledger: Ledger, ladder: Ladder) -> Ledger:
+    if ledger.verified or not proven(ledger, ladder):
+        return ledger
+    return msgspec.structs.replace(ledger, verified=True)
+
+
+def proven(ledger: Ledger, ladder: Ladder) -> bool:
+    """Whether every gating probe stands, and something was proven: bytes moved, where a gating probe moves any."""
+    if not ladder.gating or not all(ledger.stands(name) for name in ladder.gating):
+        return False
+    movers = [one.name for one in ladder.probes if one.moves_data and one.name in ladder.gating]
+    return any(ledger.standing(name) is Outcome.PASS for name in movers or ladder.gating)
+
+
+def _first(run: Run) -> Entry:
+    return Entry(
+        standing=None,
+        cause=run.verdict,
+        cause_at=run.ended,
+        cause_run=1,
+        last=run.verdict,
+        last_at=run.ended,
+        runs=1,
+    )
+
+
+def _next(before: Entry, run: Run) -> Entry:
+    return msgspec.structs.replace(
+        before, last=run.verdict, last_at=run.ended, runs=before.runs + 1
+    )
+
+
+def _weigh(
+    entry: Entry, before: Entry | None, run: Run, hysteresis: HysteresisSettings, *, verified: bool
+) -> Entry:
+    """The entry with what stands after this run."""
+    verdict, now = run.verdict, run.ended
+    if not verified:
+        return _stand(_reset(entry), verdict.outcome, verdict, now)
+    if verdict.outcome is Outcome.UNKNOWN:
+        since = now if before is None or before.unknown_since is None else before.unknown_since
+        entry = msgspec.structs.replace(entry, unknown_since=since)
+        late = _unknown_too_long(entry, now, hysteresis)
+        return _stand(entry, Outcome.UNKNOWN, verdict, now) if late else entry
+    entry = msgspec.structs.replace(entry, unknown_since=None)
+    if verdict.outcome is Outcome.FAIL:
+        return _weigh_failure(entry, verdict, now, hysteresis)
+    return _weigh_pass(entry, verdict, now, hysteresis)
+
+
+def _weigh_failure(
+    entry: Entry, verdict: Verdict, now: float, hysteresis: HysteresisSettings
+) -> Entry:
+    entry = msgspec.structs.replace(entry, passes=0)
+    if verdict.kind is Kind.MECHANICS:
+        return _stand(entry, Outcome.FAIL, verdict, now)
+    oldest = now - hysteresis.failure_window_seconds
+    slow_at = (*(at for at in entry.slow_at if at >= oldest), now)[-hysteresis.failures :]
+    entry = msgspec.structs.replace(entry, slow_at=slow_at)
+    enough = len(slow_at) >= hysteresis.failures
+    return _stand(entry, Outcome.FAIL, verdict, now) if enough else entry
+
+
+def _weigh_pass(
+    entry: Entry, verdict: Verdict, now: float, hysteresis: HysteresisSettings
+) -> Entry:
+    if entry.standing is not Outcome.FAIL:
+        return _stand(entry, verdict.outcome, verdict, now)
+    if entry.passes and now - entry.counted_at < hysteresis.recovery_spacing_seconds:
+        return entry
+    entry = msgspec.structs.replace(entry, passes=entry.passes + 1, counted_at=now)
+    if entry.passes < hysteresis.recovery_passes:
+        return entry
+    return _stand(_reset(entry), verdict.outcome, verdict, now)
+
+
+def _stand(entry: Entry, outcome: Outcome, verdict: Verdict, now: float) -> Entry:
+    """With `outcome` standing; its cause stays the run that first brought it, as long as the reason is the same."""
+    if entry.standing is outcome and entry.cause.reason == verdict.reason:
+        return entry
+    return msgspec.structs.replace(
+        entry, standing=outcome, cause=verdict, cause_at=now, cause_run=entry.runs
+    )
+
+
+def _reset(entry: Entry) -> Entry:
+    return msgspec.structs.replace(entry, slow_at=(), passes=0, counted_at=0.0, unknown_since=None)
+
+
+def _unknown_too_long(entry: Entry, now: float, hysteresis: HysteresisSettings) -> bool:
+    if entry.unknown_since is None or entry.standing in {Outcome.FAIL, Outcome.UNKNOWN}:
+        return False
+    return now - entry.unknown_since >= hysteresis.unknown_grace_seconds
+
+
+def _put_in_doubt(
+    entries: Mapping[str, Entry], names: tuple[str, ...], now: float
+) -> dict[str, Entry]:
+    return {
+        name: msgspec.structs.replace(entry, stale_since=now) if name in names else entry
+        for name, entry in entries.items()
+    }

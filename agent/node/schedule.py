@@ -1,0 +1,87 @@
+"""Which probes are due: all at start, passive ones often, those that move data rarely and one at a time. Pure."""
+
+import dataclasses
+import hashlib
+
+from agent.node.ladder import Ladder
+from agent.node.ledger import Ledger
+from probes.contract import Outcome, ProbeInfo, Verdict
+
+# After a verdict that is not good, look again this soon (or sooner, where the probe's own period is
+# shorter). What moves data waits longer: a failing run holds the port for seconds.
+_PASSIVE_RETRY_SECONDS = 10.0
+_MOVER_RETRY_SECONDS = 60.0
+_UNKNOWN_RETRY_SECONDS = 60.0
+# A measurement that was put off because the port was in use.
+_DEFERRED_RETRY_SECONDS = 600.0
+_JITTER = 0.1
+# The rung that looks at what link changes change.
+_LINK_RUNG = "driver"
+_GOOD = {Outcome.PASS, Outcome.SKIP}
+
+
+@dataclasses.dataclass(slots=True)
+class Schedule:
+    """When each probe is next due, in seconds since boot. Probes not in `next_at` are due now."""
+
+    ladder: Ladder
+    node: str
+    recovery_spacing_seconds: float
+    next_at: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def due(self, now: float, ledger: Ledger, running: frozenset[str]) -> tuple[str, ...]:
+        """Names of probes to start, lowest rung first."""
+        mover_runs = any(one.moves_data for one in self.ladder.probes if one.name in running)
+        found = []
+        for one in self.ladder.probes:
+            if one.name in running or not self._is_due(one, now, ledger):
+                continue
+            if one.moves_data:
+                if mover_runs or not self._has_ground(one, ledger):
+                    continue
+                mover_runs = True
+            found.append(one.name)
+        return tuple(found)
+
+    def _is_due(self, one: ProbeInfo, now: float, ledger: Ledger) -> bool:
+        entry = ledger.entries.get(one.name)
+        if entry and entry.stale_since is not None and entry.stale_since >= entry.last_at:
+            return True
+        return now >= self.next_at.get(one.name, 0.0)
+
+    def _has_ground(self, one: ProbeInfo, ledger: Ledger) -> bool:
+        """Whether the lower rungs stand and were last seen well: a port that just went down is sent nothing."""
+        return all(
+            ledger.stands(name) and ledger.entries[name].last.outcome in _GOOD
+            for name in self.ladder.below(one.name)
+        )
+
+    def finished(self, name: str, verdict: Verdict, now: float, ledger: Ledger) -> None:
+        """Notes a run's end; `ledger` is the one after it."""
+        one = self.ladder.probe(name)
+        if one is not None:
+            self.next_at[name] = now + self._pause(one, verdict, ledger)
+
+    def _pause(self, one: ProbeInfo, verdict: Verdict, ledger: Ledger) -> float:
+        regular = one.every * (1 + _JITTER * _phase(self.node, one.name))
+        if verdict.outcome is Outcome.UNKNOWN:
+            return min(regular, _UNKNOWN_RETRY_SECONDS)
+        if verdict.outcome is Outcome.FAIL:
+            return min(regular, _MOVER_RETRY_SECONDS if one.moves_data else _PASSIVE_RETRY_SECONDS)
+        if ledger.standing(one.name) is Outcome.FAIL:
+            return min(regular, self.recovery_spacing_seconds)
+        if any(part.notes.get("bandwidth") == "deferred" for part in verdict.parts):
+            return min(regular, _DEFERRED_RETRY_SECONDS)
+        return regular
+
+    def changed(self, now: float) -> None:
+        """A port's state changed: everything that looks at links is due."""
+        for one in self.ladder.probes:
+            if one.rung == _LINK_RUNG and not one.moves_data:
+                self.next_at[one.name] = min(now, self.next_at.get(one.name, now))
+
+
+def _phase(node: str, probe: str) -> float:
+    """A fixed number from -1 to 1, so that a fleet that starts at once does not run in step for ever."""
+    digest = hashlib.sha256(f"{node}/{probe}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") / 0x7FFFFFFF - 1
