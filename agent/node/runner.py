@@ -6,20 +6,13 @@ that passes its deadline is killed and not waited for. A process that does not e
 driver) keeps its probe from starting again until it is gone, and no other.
 """
 
-import contextlib
 import dataclasses
 import logging
-import os
-import re
 import selectors
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
-from typing import IO
 
-import msgspec
-
+from agent.node.child import BrokenError, Child, clean
 from agent.node.ledger import Run
 from probes import contract
 
@@ -27,155 +20,9 @@ _log = logging.getLogger(__name__)
 
 # A process that was sent SIGKILL is gone in milliseconds, unless the kernel holds it.
 STUCK_SECONDS = 2.0
-_LAST_MOMENT_SECONDS = 0.1
 # The idle passive worker says each second that it lives.
 SILENCE_SECONDS = 15.0
 _BACKOFF_SECONDS = (0.0, 1.0, 5.0, 30.0)
-# What a process may say on standard error before it is cut off, per run; enough for a traceback.
-_STDERR_BYTES = 64 * 1024
-_READ_BYTES = 64 * 1024
-# A worker that says so many lines in one look is flooding us; it answers one line per request.
-_MAX_LINES_PER_READ = 100
-
-_REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,127}")
-_MAX_NAME_CHARS = 256
-_MAX_PARTS = 512
-
-_answers = msgspec.json.Decoder(contract.Answer)
-
-
-class _Broken(Exception):
-    """A process said what it must not say: reason and message of the verdict."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
-
-
-class _Child:
-    """A probe process, what it is asked, and until when it may think about it."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        self.probe: contract.ProbeInfo | None = None
-        self.started = 0.0
-        self.asked_at = 0.0
-        self.heard_at = time.monotonic()
-        self.killed_at: float | None = None
-        self._request_id = 0
-        self._rest = b""
-        self._stderr_left = _STDERR_BYTES
-        for pipe in (self.out, self.errors):
-            os.set_blocking(pipe.fileno(), False)
-
-    @property
-    def out(self) -> IO[bytes]:
-        """Its standard output."""
-        assert self._process.stdout is not None  # noqa: S101  (a pipe was asked for)
-        return self._process.stdout
-
-    @property
-    def errors(self) -> IO[bytes]:
-        """Its standard error."""
-        assert self._process.stderr is not None  # noqa: S101
-        return self._process.stderr
-
-    @property
-    def gone(self) -> bool:
-        """Whether it ended; reaps it."""
-        return self._process.poll() is not None
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
-    def ending(self) -> str:
-        """How it ended; asked when its output ended, a moment before which the process itself does."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=_LAST_MOMENT_SECONDS)
-        code = self._process.returncode
-        if code is None:
-            return "closed its output and still runs"
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-
-    def ask(self, probe: contract.ProbeInfo, request: contract.Request, now: float) -> None:
-        """Sends a request; a process that is already dead is noticed when its pipe ends."""
-        self.probe, self.started, self.asked_at = probe, now, time.monotonic()
-        self._request_id = request.id
-        self._stderr_left = _STDERR_BYTES
-        pipe = self._process.stdin
-        try:
-            if pipe is not None:
-                pipe.write(msgspec.json.encode(request) + b"\n")
-                pipe.flush()
-        except OSError:
-            _log.debug("probe process %d does not listen", self.pid)
-
-    def read(self) -> tuple[list[contract.Answer], bool]:
-        """Complete answers so far, and whether the pipe ended.
-
-        Raises:
-            _Broken: what it said is no answer, or too much.
-        """
-        try:
-            data = os.read(self.out.fileno(), _READ_BYTES)
-        except BlockingIOError:
-            return [], False
-        if not data:
-            return [], True
-        self.heard_at = time.monotonic()
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > contract.MAX_LINE_BYTES or len(lines) > _MAX_LINES_PER_READ:
-            raise _Broken(
-                "ProbeFlooded", f"said more than {contract.MAX_LINE_BYTES} bytes without an answer"
-            )
-        try:
-            return [_answers.decode(line) for line in lines], False
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            text = lines[0][:80].decode(errors="replace")
-            raise _Broken("ProbeGarbled", f"said {text!r}, which is no answer: {error}") from error
-
-    def is_answer(self, answer: contract.Answer) -> bool:
-        """Whether it belongs to what was asked."""
-        return answer.verdict is not None and answer.id == self._request_id
-
-    def drain_errors(self) -> None:
-        """Logs what it wrote to standard error, within bounds, so that a full pipe never stops it."""
-        try:
-            data = os.read(self.errors.fileno(), _READ_BYTES)
-        except BlockingIOError:
-            return
-        shown = data[: self._stderr_left]
-        self._stderr_left -= len(shown)
-        for line in shown.decode(errors="replace").splitlines():
-            _log.debug("probe process %d: %s", self.pid, line)
-
-    def kill(self) -> None:
-        """SIGKILL to it and whatever it started; does not wait."""
-        if self.killed_at is None:
-            self.killed_at = time.monotonic()
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            self._process.poll()
-
-    def close(self) -> None:
-        """Closes our ends of its pipes."""
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except OSError:
-                    _log.debug("probe process %d left unread input", self.pid)
 
 
 class Runner:
@@ -192,10 +39,10 @@ class Runner:
         self._command = tuple(command)
         self._clock = clock
         self._selector = selectors.DefaultSelector()
-        self._passive: _Child | None = None
+        self._passive: Child | None = None
         self._queue: list[tuple[contract.ProbeInfo, contract.Request]] = []
-        self._movers: list[_Child] = []
-        self._dying: list[tuple[_Child, str]] = []
+        self._movers: list[Child] = []
+        self._dying: list[tuple[Child, str]] = []
         self._stuck: set[str] = set()
         self._next_id = 0
         self._deaths = 0
@@ -243,11 +90,11 @@ class Runner:
             self._drop(child, "")
         self._queue.clear()
 
-    def _children(self) -> list[_Child]:
+    def _children(self) -> list[Child]:
         return ([self._passive] if self._passive else []) + self._movers
 
-    def _spawn(self, arguments: tuple[str, ...]) -> _Child:
-        child = _Child((*self._command, *arguments))
+    def _spawn(self, arguments: tuple[str, ...]) -> Child:
+        child = Child((*self._command, *arguments))
         self._selector.register(child.out, selectors.EVENT_READ, (child, "out"))
         self._selector.register(child.errors, selectors.EVENT_READ, (child, "errors"))
         return child
@@ -272,10 +119,10 @@ class Runner:
             left.append(0.1)
         return min(left, default=1.0)
 
-    def _hear(self, child: _Child) -> list[Run]:
+    def _hear(self, child: Child) -> list[Run]:
         try:
             answers, ended = child.read()
-        except _Broken as broken:
+        except BrokenError as broken:
             return self._fail(child, broken.reason, broken.message)
         runs = []
         for answer in answers:
@@ -286,7 +133,7 @@ class Runner:
             runs += self._ended(child)
         return runs
 
-    def _finish(self, child: _Child, verdict: contract.Verdict) -> Run:
+    def _finish(self, child: Child, verdict: contract.Verdict) -> Run:
         """A run that was answered; the process of a probe that moves data has done its duty."""
         run = self._run(child, clean(verdict))
         child.probe = None
@@ -295,12 +142,12 @@ class Runner:
             self._drop(child, "")
         return run
 
-    def _ended(self, child: _Child) -> list[Run]:
+    def _ended(self, child: Child) -> list[Run]:
         """The process closed its output: it is dead, or as good as."""
         message = f"ended without an answer: {child.ending}"
         return self._fail(child, "ProbeCrashed", message)
 
-    def _fail(self, child: _Child, reason: str, message: str) -> list[Run]:
+    def _fail(self, child: Child, reason: str, message: str) -> list[Run]:
         """Kills the process; the probe that it was asked, if any, is Unknown for this reason."""
         runs = []
         name = child.probe.name if child.probe else ""
@@ -315,13 +162,13 @@ class Runner:
         self._drop(child, name)
         return runs
 
-    def _run(self, child: _Child, verdict: contract.Verdict) -> Run:
+    def _run(self, child: Child, verdict: contract.Verdict) -> Run:
         assert child.probe is not None  # noqa: S101  (only called for a child that was asked)
         return Run(
             probe=child.probe.name, verdict=verdict, started=child.started, ended=self._clock()
         )
 
-    def _drop(self, child: _Child, probe: str) -> None:
+    def _drop(self, child: Child, probe: str) -> None:
         """Kills a process and forgets it, until it is known to be gone."""
         for pipe in (child.out, child.errors):
             self._selector.unregister(pipe)
@@ -374,27 +221,3 @@ class Runner:
                     Run(probe=probe, verdict=verdict, started=child.started, ended=self._clock())
                 )
         return runs
-
-
-def clean(verdict: contract.Verdict) -> contract.Verdict:
-    """A verdict from another process, fit to be shown: one line each, bounded, without control characters."""
-    return dataclasses.replace(
-        verdict,
-        reason=_reason(verdict.reason),
-        message=_line(verdict.message, contract.MAX_MESSAGE_CHARS),
-        part=_line(verdict.part, _MAX_NAME_CHARS),
-        warning=_reason(verdict.warning) if verdict.warning else "",
-        notes={
-            _line(k, _MAX_NAME_CHARS): _line(v, _MAX_NAME_CHARS) for k, v in verdict.notes.items()
-        },
-        parts=tuple(clean(part) for part in verdict.parts[:_MAX_PARTS]),
-    )
-
-
-def _line(text: str, limit: int) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)[:limit]
-
-
-def _reason(text: str) -> str:
-    """What a condition's reason may be; anything else is replaced as a whole."""
-    return text if _REASON.fullmatch(text) else "BadReason"
