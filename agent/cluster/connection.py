@@ -34,6 +34,7 @@ class Connection:
 
     def __init__(self, configuration: client.Configuration) -> None:
         self._configuration = configuration
+        # Each new connection reads the authority's file again, so a rotated one is trusted.
         self._pool = client.ApiClient(configuration).rest_client.pool_manager
 
     @classmethod

@@ -10,8 +10,9 @@ import signal
 import threading
 import time
 
+from agent import endpoint
 from agent.cluster import connection, errors
-from agent.gate import decision, keeper, metrics, records, status, taints, view, watch
+from agent.gate import decision, keeper, metrics, records, taints, view, watch
 from agent.settings import Settings
 
 # A step waits a minute at most and makes a few calls with deadlines of their own.
@@ -38,19 +39,19 @@ def run(settings: Settings) -> int:
         return 1
     parts = _Parts(settings, api)
     try:
-        server = status.Server(
-            (gate.http_address, gate.http_port),
-            parts.counters.registry,
-            healthy=parts.healthy,
-            ready=parts.ready,
-        )
+        pages = {
+            "/metrics": endpoint.metrics(parts.counters.registry),
+            "/healthz": endpoint.check(parts.healthy),
+            "/readyz": endpoint.check(parts.ready),
+        }
+        server = endpoint.Server((gate.http_address, gate.http_port), pages)
     except OSError as error:
         where = f"{gate.http_address}:{gate.http_port}"
         why = error.strerror
         _log.error("the gate can't serve %s: %s; set gate.http_port", where, why)
         return 1
     with server:
-        threading.Thread(target=server.serve_forever, name="http", daemon=True).start()
+        server.start()
         _log.info("the gate runs in mode %s on nodes with label %s", gate.mode, gate.pool_label)
         code = parts.run()
         server.shutdown()

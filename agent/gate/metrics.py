@@ -6,10 +6,11 @@ from agent.gate.decision import Cause
 
 
 class Metrics:
-    """The gate's metrics, in a registry of their own."""
+    """The gate's metrics, in a registry of their own (with those of the process)."""
 
     def __init__(self) -> None:
         registry = self.registry = prometheus_client.CollectorRegistry()
+        prometheus_client.ProcessCollector(registry=registry)
         self.nodes = prometheus_client.Gauge(
             "fabric_gate_nodes",
             "Nodes of the pool, by what the rule says of them; all but ready are closed.",

@@ -115,6 +115,7 @@ def test_refused_write_is_tried_again_and_delays_no_other_node(pool: objects.Poo
         waiting.until("the free one's taint", lambda: pool.taint(free), seconds=5)
         waiting.until("two tries", lambda: kept.writes("taint", "failed") >= 2, seconds=10)
         assert pool.taint(protected) is None
+        assert 0 == kept.keeper._resume_at
         pool.api.kubectl("delete", "validatingadmissionpolicybinding", f"gate-{pool.id}")
         waiting.until("the other's taint", lambda: pool.taint(protected), seconds=60)
 

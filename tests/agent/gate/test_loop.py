@@ -13,10 +13,10 @@ from tests.cluster import controlplane, processes, waiting
 
 PROJECT = pathlib.Path(__file__).parents[3]
 _PROGRAM = """
-import logging, pathlib, sys
-from agent import settings
+import pathlib, sys
+from agent import logs, settings
 from agent.gate import loop
-logging.basicConfig(level=logging.INFO)
+logs.set_up("info")
 sys.exit(loop.run(settings.load(pathlib.Path(sys.argv[1]))))
 """
 STARTUP = {"key": KEY, "value": "unverified", "effect": "NoSchedule"}

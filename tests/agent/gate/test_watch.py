@@ -120,6 +120,9 @@ def test_watch_that_ends_is_resumed(pool: objects.Pool) -> None:
             followed.until("the change", functools.partial(_says, followed, name, reason))
             threading.Event().wait(0.4)
             assert followed.view.nodes.current
+        followed.view.wait(0)
+        threading.Event().wait(1.5)
+        assert set() == followed.view.wait(0)  # nothing comes twice
         assert 0 == followed.breaks("failed") + followed.breaks("expired")
 
 
