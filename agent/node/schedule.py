@@ -74,6 +74,13 @@ class Schedule:
             return min(regular, _DEFERRED_RETRY_SECONDS)
         return regular
 
+    def resume(self, ledger: Ledger) -> None:
+        """After a restart in the same boot: passive probes look again at once, what moves data keeps its time."""
+        for one in self.ladder.probes:
+            entry = ledger.entries.get(one.name)
+            if entry is not None and one.moves_data:
+                self.next_at[one.name] = entry.last_at + self._pause(one, entry.last, ledger)
+
     def changed(self, now: float) -> None:
         """A port's state changed: everything that looks at links is due."""
         for one in self.ladder.probes:

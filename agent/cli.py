@@ -1,0 +1,77 @@
+"""`fabric-ready`: the command line. Composition roots and nothing else."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from agent import VERSION, check, logs, show_settings
+from agent.settings import DEFAULT_PATH, Settings, SettingsError, load
+
+EXIT_USAGE = 64
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(EXIT_USAGE)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command and gives its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        settings = load(options.config)
+    except SettingsError as error:
+        print(f"fabric-ready: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    if options.log_level:
+        logs.set_up(options.log_level)
+    else:
+        logs.set_up("warning" if options.command == "check" else settings.log_level)
+    return _run(options, settings)
+
+
+def _run(options: argparse.Namespace, settings: Settings) -> int:
+    """Each command imports what it needs: the gate's libraries cost memory on every node otherwise."""
+    if options.command == "check":
+        return check.run(settings, as_json=options.json)
+    if options.command == "settings":
+        return show_settings.run(settings)
+    if options.command == "agent":
+        from agent.node import loop as node_loop  # noqa: PLC0415
+
+        return node_loop.run(settings)
+    from agent.gate import loop as gate_loop  # noqa: PLC0415
+
+    return gate_loop.run(settings)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="fabric-ready",
+        description="Proves that a GPU node's RDMA fabric moves bytes; keeps work off nodes without proof.",
+    )
+    parser.add_argument("--version", action="version", version=f"fabric-ready {VERSION}")
+    common = _Parser(add_help=False)
+    common.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help=f"settings (default: {DEFAULT_PATH} if it exists)",
+    )
+    common.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    checking = commands.add_parser(
+        "check",
+        parents=[common],
+        help="climb the ladder on this machine, without Kubernetes",
+        description="Exit code: 0 every local rung passed, 1 something failed, 2 something is unknown, 64 usage.",
+    )
+    checking.add_argument("--json", action="store_true", help="for programs")
+    commands.add_parser("agent", parents=[common], help="run the node daemon (in a DaemonSet)")
+    commands.add_parser("gate", parents=[common], help="run the gate (in a Deployment)")
+    commands.add_parser(
+        "settings", parents=[common], help="print what is in force and where it came from"
+    )
+    return parser

@@ -1,0 +1,273 @@
+"""The node daemon: probes run, the ledger remembers, the condition says, the publisher tells."""
+
+import hashlib
+import logging
+import signal
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from agent import endpoint
+from agent.cluster import api as cluster_api
+from agent.cluster import errors
+from agent.metrics import NodeMetrics
+from agent.node import clock, condition, ladder, ledger, outbox, probing, state
+from agent.node.condition import Condition
+from agent.node.ladder import Ladder
+from agent.node.ledger import Ledger, Run
+from agent.node.publisher import Publisher
+from agent.node.report import Report
+from agent.node.runner import Runner
+from agent.node.schedule import Schedule
+from agent.settings import Settings, SettingsError
+from probes.contract import Outcome, Verdict
+
+_log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 1.0
+_AFTER_ERROR_SECONDS = 1.0
+EXIT_USAGE = 64
+
+
+def run(settings: Settings) -> int:
+    """Runs the daemon until SIGTERM or SIGINT; writes nothing on the way out.
+
+    Returns:
+        the process's exit code: 0 after a signal, 1 when it can't start, 64 when the settings are
+        wrong.
+    """
+    try:
+        catalogue = probing.catalogue()
+        probing.validate(settings, catalogue)
+        rungs = ladder.build(catalogue, settings)
+        daemon = Daemon(settings, rungs)
+    except (SettingsError, ladder.EmptyRung) as error:
+        _log.error("settings: %s", error)
+        return EXIT_USAGE
+    except (probing.ProbesUnusable, errors.ApiError, OSError) as error:
+        _log.error("the agent can't start: %s", error)
+        return 1
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: daemon.stop())
+    return daemon.run()
+
+
+class Daemon:
+    """One node's daemon.
+
+    Raises:
+        Refused: there is no usable service-account token, or it is not this node's.
+        OSError: the HTTP port is taken, or the boot id can't be read.
+    """
+
+    def __init__(self, settings: Settings, rungs: Ladder) -> None:
+        self._settings = settings
+        self._ladder = rungs
+        server, token = cluster_api.in_cluster()
+        claim = token.node()
+        self._node = settings.node.name or claim.name
+        if self._node != claim.name:
+            raise errors.Refused(
+                f"NODE_NAME is {self._node}, but the token is bound to {claim.name}"
+            )
+        self._uid = claim.uid
+        self._boot_id = _boot_id(settings)
+        self._path = Path(settings.node.run_dir) / "state.json"
+        saved = state.load(self._path, self._boot_id)
+        self._ledger = (
+            ledger.restrict(saved.ledger, rungs) if saved else Ledger(boot_id=self._boot_id)
+        )
+        self._condition: Condition | None = saved.condition if saved else None
+        self._since = saved.since if saved else clock.timestamp()
+        self._delivered = saved.delivered if saved else None
+        self._dirty = True
+        self._stopping = threading.Event()
+        self.metrics = NodeMetrics()
+        box = outbox.Outbox(
+            self._node, settings.node.heartbeat_seconds, self._delivered, time.monotonic()
+        )
+        self._publisher = Publisher(
+            cluster_api.Api(server, token), self._node, box, self.metrics, self._note_delivered
+        )
+        self._schedule = Schedule(
+            rungs, self._node, settings.node.hysteresis.recovery_spacing_seconds
+        )
+        self._schedule.resume(self._ledger)
+        self._runner = Runner((*probing.COMMAND, "--serve"), clock.since_boot)
+        self._report = Report(rungs, self._node)
+        self._serve()
+
+    def _serve(self) -> None:
+        pages = {
+            "/metrics": endpoint.metrics(self.metrics.registry),
+            "/healthz": endpoint.check(self._sickness),
+            "/readyz": endpoint.check(self._report.not_ready),
+            "/verdicts": self._report.page,
+        }
+        address = (self._settings.node.http_address, self._settings.node.http_port)
+        endpoint.Server(address, pages).start()
+
+    def _sickness(self) -> str:
+        if not self._publisher.alive:
+            return "the publisher ended"
+        return self._report.not_ticking()
+
+    def stop(self) -> None:
+        """Ends the loop at its next step."""
+        self._stopping.set()
+
+    def run(self) -> int:
+        """The loop."""
+        words = "restored" if self._condition else "first look in this boot"
+        _log.info(
+            "agent starts", extra={"node": self._node, "boot_id": self._boot_id, "state": words}
+        )
+        self._publisher.start()
+        for name, why in self._ladder.broken:
+            self._record(_broken(name, why))
+        self._conclude()
+        while not self._stopping.is_set():
+            try:
+                self._step()
+            except Exception:  # noqa: BLE001  (a bug of ours must not end the node's only witness)
+                _log.exception("a step of the loop failed")
+                self.metrics.loop_errors.inc()
+                self._stopping.wait(_AFTER_ERROR_SECONDS)
+        self._runner.stop()
+        self._publisher.stop()
+        self._save()
+        _log.info("agent stops")
+        return 0
+
+    def _step(self) -> None:
+        now = clock.since_boot()
+        for name in self._schedule.due(now, self._ledger, self._runner.running):
+            probe = self._ladder.probe(name)
+            if probe is not None:
+                self._runner.start(probe, probing.request(self._settings, name))
+        runs = self._runner.wait(_TICK_SECONDS)
+        if self._runner.changed:
+            _log.info("ports changed", extra={"ports": sorted(self._runner.changed)})
+            self._runner.changed.clear()
+            self._schedule.changed(clock.since_boot())
+        for run in runs:
+            self._record(run)
+        self.metrics.worker_restarts.set(self._runner.restarts)
+        hysteresis = self._settings.node.hysteresis
+        settled = ledger.settle(self._ledger, clock.since_boot(), hysteresis)
+        if runs or settled != self._ledger:
+            self._ledger = settled
+            self._conclude()
+        if self._dirty:
+            self._save()
+        self._report.tick()
+
+    def _record(self, run: Run) -> None:
+        before = self._ledger.entries.get(run.probe)
+        hysteresis = self._settings.node.hysteresis
+        self._ledger = ledger.record(self._ledger, run, self._ladder, hysteresis)
+        self._schedule.finished(run.probe, run.verdict, run.ended, self._ledger)
+        self.metrics.show_run(run.probe, run.verdict, run.ended - run.started)
+        if before is None or before.last.outcome is not run.verdict.outcome:
+            level = (
+                logging.INFO
+                if run.verdict.outcome in {Outcome.PASS, Outcome.SKIP}
+                else logging.WARNING
+            )
+            _log.log(level, "%s", run.verdict.message, extra=_fields(run))
+        self._tell_warnings(run, before.last if before else None)
+
+    def _tell_warnings(self, run: Run, before: Verdict | None) -> None:
+        """One event for each warning that a part did not have before."""
+        old = _warnings(before) if before else frozenset()
+        for part, reason, message in _warnings(run.verdict) - old:
+            name = outbox.event_name(self._node, self._boot_id, run.probe, part, reason)
+            event = outbox.Event(
+                name=name, reason=reason, message=message, warning=True, at=clock.timestamp()
+            )
+            self._publisher.tell(event)
+
+    def _conclude(self) -> None:
+        """The condition from the ledger; what changed goes out."""
+        before = self._condition
+        now = condition.decide(self._ledger, self._ladder, before)
+        if before is None or before.status != now.status:
+            self._since = clock.timestamp()
+        self._condition = now
+        self._dirty = True
+        self._publisher.want(
+            outbox.State(
+                condition=now,
+                since=self._since,
+                boot_id=self._boot_id,
+                profile_hash=_profile_hash(self._settings),
+                uid=self._uid,
+            )
+        )
+        if before is None or (before.status, before.reason) != (now.status, now.reason):
+            self._announce(now)
+        self.metrics.show_state(now, self._ledger, self._ladder)
+        self._report.show(now, self._ledger)
+
+    def _announce(self, now: Condition) -> None:
+        fields = {"status": now.status, "reason": now.reason, "blocked_rung": now.blocked_rung}
+        _log.info("%s", now.message, extra=fields)
+        at = clock.timestamp()
+        name = outbox.event_name(self._node, self._boot_id, now.status, now.reason, at)
+        event = outbox.Event(
+            name=name, reason=now.reason, message=now.message, warning=now.status == "False", at=at
+        )
+        self._publisher.tell(event)
+
+    def _note_delivered(self, delivered: outbox.State) -> None:
+        """Called by the publisher's thread."""
+        self._delivered = delivered
+        self._dirty = True
+
+    def _save(self) -> None:
+        self._dirty = False
+        if self._condition is None:
+            return
+        saved = state.make(self._ledger, self._condition, self._since, self._delivered)
+        try:
+            state.save(self._path, saved)
+        except OSError as error:
+            # A restart will then verify anew; nothing is claimed that was not proven.
+            _log.warning("%s can't be written: %s", self._path, error.strerror)
+
+
+def _broken(name: str, why: str) -> Run:
+    verdict = Verdict(
+        outcome=Outcome.UNKNOWN, reason="ProbeBroken", message=f"{name} can't be loaded: {why}"
+    )
+    now = clock.since_boot()
+    return Run(probe=name, verdict=verdict, started=now, ended=now)
+
+
+def _fields(run: Run) -> dict[str, object]:
+    verdict = run.verdict
+    return {
+        "probe": run.probe,
+        "outcome": verdict.outcome.value,
+        "reason": verdict.reason,
+        "seconds": round(run.ended - run.started, 3),
+    }
+
+
+def _warnings(verdict: Verdict) -> frozenset[tuple[str, str, str]]:
+    """Part, reason and message of each warning; of the whole only where no part has one."""
+    parts = [part for part in verdict.parts if part.warning] or [verdict]
+    return frozenset((part.part, part.warning, part.message) for part in parts if part.warning)
+
+
+def _boot_id(settings: Settings) -> str:
+    path = Path(settings.host.root) / "proc/sys/kernel/random/boot_id"
+    return path.read_text(encoding="ascii").strip()
+
+
+def _profile_hash(settings: Settings) -> str:
+    """Twelve digits that change with anything that verdicts are judged by."""
+    judged = (settings.rungs, settings.profile, settings.limits, settings.disable)
+    return hashlib.sha256(msgspec.json.encode(judged, order="sorted")).hexdigest()[:12]

@@ -1,0 +1,81 @@
+"""What the probes' side says about itself: which there are, and whether the settings' limits are theirs."""
+
+import subprocess
+import sys
+
+import msgspec
+
+from agent.settings import Settings, SettingsError
+from probes import contract
+
+COMMAND = (sys.executable, "-m", "probes")
+_SECONDS = 60.0
+
+
+class ProbesUnusable(Exception):  # noqa: N818
+    """The probes' side does not answer at all; one line."""
+
+
+def catalogue() -> contract.Catalogue:
+    """All probes, from a process that may import them.
+
+    Raises:
+        ProbesUnusable: it did not answer.
+    """
+    done = _run("--catalogue")
+    if done.returncode:
+        raise ProbesUnusable(f"the list of probes can't be had: {_last_line(done.stderr)}")
+    try:
+        return msgspec.json.decode(done.stdout, type=contract.Catalogue)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProbesUnusable(f"the list of probes is no list: {error}") from error
+
+
+def validate(settings: Settings, known: contract.Catalogue) -> None:
+    """Refuses limits and probe names that do not exist, before anything runs.
+
+    Raises:
+        SettingsError: one line that names what is wrong.
+        ProbesUnusable: the probes' side did not answer.
+    """
+    names = {one.name for one in known.probes} | set(known.broken)
+    for name in settings.disable:
+        if name not in names:
+            raise SettingsError(
+                f"disable: no probe is called {name!r}; there are: {', '.join(sorted(names))}"
+            )
+    for limits in (settings.profile.limits, settings.limits):
+        done = _run("--validate", msgspec.json.encode(limits))
+        if done.returncode:
+            where = "profile.limits" if limits is settings.profile.limits else "limits"
+            raise SettingsError(f"{where}: {_first_line(done.stderr)}")
+
+
+def request(settings: Settings, name: str) -> contract.Request:
+    """What a probe is asked under these settings."""
+    limits, origins = settings.limits_for(name)
+    return contract.Request(
+        id=0,
+        probe=name,
+        root=settings.host.root,
+        gid_index=settings.host.gid_index,
+        limits=limits,
+        origins=origins,
+    )
+
+
+def _run(argument: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    try:
+        return subprocess.run(
+            [*COMMAND, argument], input=stdin, capture_output=True, check=False, timeout=_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ProbesUnusable(f"the probes can't be run: {error}") from error
+
+
+def _first_line(said: bytes) -> str:
+    return next(iter(said.decode(errors="replace").splitlines()), "no reason given")
+
+
+def _last_line(said: bytes) -> str:
+    return next(iter(reversed(said.decode(errors="replace").splitlines())), "no reason given")

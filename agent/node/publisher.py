@@ -1,0 +1,137 @@
+"""Sends what the outbox holds, in a thread of its own, so that a server that is away never holds up a probe."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from agent.cluster import errors
+from agent.cluster.api import Api
+from agent.metrics import NodeMetrics
+from agent.node import clock, outbox
+from agent.node.outbox import Action, Event, Outbox, Patch, State
+
+_log = logging.getLogger(__name__)
+
+_IDLE_SECONDS = 1.0
+_EVENT_NAMESPACE = "default"
+
+
+class Publisher:
+    """Owns all writes of this node.
+
+    Args:
+        api: the client; used by this thread alone.
+        node: our Node's name.
+        box: what is to be sent.
+        metrics: counts writes by what became of them.
+        delivered: called after each accepted patch, in the publisher's thread.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        node: str,
+        box: Outbox,
+        metrics: NodeMetrics,
+        delivered: Callable[[State], None],
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._box = box
+        self._metrics = metrics
+        self._delivered = delivered
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._complained = ""
+        self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after what it is doing; writes nothing more."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join(timeout=2.0)
+
+    def want(self, state: State) -> None:
+        """The node's state now."""
+        with self._wake:
+            self._box.want(state)
+            self._wake.notify()
+
+    def tell(self, event: Event) -> None:
+        """One more event."""
+        with self._wake:
+            self._box.tell(event)
+            self._wake.notify()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                action = self._box.next(time.monotonic())
+                if action is None and not self._stopping:
+                    self._wake.wait(_IDLE_SECONDS)
+                if self._stopping:
+                    return
+            if action is not None:
+                self._send(action)
+
+    def _send(self, action: Action) -> None:
+        kind = (
+            "event" if isinstance(action, Event) else "heartbeat" if action.heartbeat else "change"
+        )
+        try:
+            self._write(action)
+        except errors.ApiError as error:
+            self._metrics.api_writes.labels(kind=kind, result=error.action).inc()
+            self._complain(error)
+            self._put_off(action, error)
+            return
+        self._metrics.api_writes.labels(kind=kind, result="accepted").inc()
+        self._complained = ""
+        with self._wake:
+            self._box.done(action, time.monotonic())
+        if isinstance(action, Patch):
+            self._delivered(action.state)
+
+    def _write(self, action: Action) -> None:
+        if isinstance(action, Patch):
+            self._api.patch_node_status(
+                self._node, outbox.patch_body(action.state, clock.timestamp())
+            )
+            return
+        body = outbox.event_body(action, self._node, self._api.token.node().uid)
+        try:
+            self._api.create_event(_EVENT_NAMESPACE, body)
+        except errors.Conflict as error:
+            # It was sent before, and only the answer was lost.
+            if error.kind != "conflict":
+                raise
+
+    def _put_off(self, action: Action, error: errors.ApiError) -> None:
+        now = time.monotonic()
+        with self._wake:
+            if isinstance(action, Event) and isinstance(error, errors.Conflict):
+                self._box.refused(action)
+            elif isinstance(error, errors.Throttled):
+                self._box.failed(action, now, error.retry_after_seconds)
+            else:
+                self._box.failed(action, now)
+
+    def _complain(self, error: errors.ApiError) -> None:
+        """Once for each kind of trouble, not once a second for as long as it lasts."""
+        level = logging.DEBUG if error.action == self._complained else logging.WARNING
+        self._complained = error.action
+        hint = ""
+        if isinstance(error, errors.Conflict) and error.kind in {"invalid", "gone"}:
+            hint = "; the Node was deleted or made anew: this pod's verdict is not its own"
+        _log.log(level, "the API server did not take a write: %s%s", error, hint)

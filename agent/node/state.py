@@ -1,0 +1,77 @@
+"""What outlives the agent but not the boot: one file on tmpfs, written whole or not at all."""
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+from agent.node.condition import Condition
+from agent.node.ledger import Ledger
+from agent.node.outbox import State
+
+_log = logging.getLogger(__name__)
+
+_MAX_BYTES = 8 * 1024 * 1024
+_VERSION = 1
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """The file's content.
+
+    `delivered` is what the API server was last told, `since` when the condition's status flipped.
+    """
+
+    version: int
+    ledger: Ledger
+    condition: Condition
+    since: str
+    delivered: State | None = None
+
+
+def load(path: Path, boot_id: str) -> Saved | None:
+    """What was saved in this boot; None after a reboot, and where the file is missing or can't be
+    used.
+
+    A file that can't be used costs a new verification and nothing else.
+    """
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            _log.warning("%s is longer than %d bytes and is not used", path, _MAX_BYTES)
+            return None
+        saved = msgspec.json.decode(path.read_bytes(), type=Saved)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        _log.warning("%s can't be used, verifying anew: %s", path, error)
+        return None
+    if saved.version != _VERSION or saved.ledger.boot_id != boot_id:
+        return None
+    return saved
+
+
+def save(path: Path, saved: Saved) -> None:
+    """Writes the file so that a reader finds the old one or the new one, and nothing between.
+
+    Raises:
+        OSError: the folder can't be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".new")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.json.encode(saved))
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def make(ledger: Ledger, condition: Condition, since: str, delivered: State | None) -> Saved:
+    """A file's content of this version."""
+    return Saved(
+        version=_VERSION, ledger=ledger, condition=condition, since=since, delivered=delivered
+    )
