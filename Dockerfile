@@ -45,10 +45,7 @@ RUN apt-get update \
 COPY --from=build /pyverbs/usr/lib/python3/dist-packages /usr/lib/python3/dist-packages
 COPY --from=build /opt/fabric-ready /opt/fabric-ready
 COPY --from=build /product/opt/fabric-ready /opt/fabric-ready
-# The NVIDIA container runtime, where there is one, adds the GPUs and NVML because of these; nothing else looks at them.
 ENV PATH=/opt/fabric-ready/bin:$PATH \
-    PYTHONUNBUFFERED=1 \
-    NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=utility
+    PYTHONUNBUFFERED=1
 ENTRYPOINT ["fabric-ready"]
 CMD ["agent"]

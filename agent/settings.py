@@ -81,6 +81,8 @@ class NodeSettings(_Section, frozen=True):
     """Spread by ±20 % with a phase that comes from the node's name."""
     http_address: str = "0.0.0.0"  # noqa: S104  (Prometheus scrapes the pod's address)
     http_port: int = 9833
+    serviceaccount_dir: str = "/var/run/secrets/kubernetes.io/serviceaccount"
+    """Where `token` and `ca.crt` are mounted."""
     hysteresis: HysteresisSettings = HysteresisSettings()
 
 

@@ -15,7 +15,7 @@ import msgspec
 import urllib3
 
 from agent.cluster import errors
-from agent.cluster.token import FOLDER, Token
+from agent.cluster.token import Token
 
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 10.0
@@ -37,8 +37,8 @@ class Server:
     ca_file: Path
 
 
-def in_cluster() -> tuple[Server, Token]:
-    """What the kubelet gives a pod.
+def in_cluster(folder: Path) -> tuple[Server, Token]:
+    """What the kubelet gives a pod: the server's address, and `token` and `ca.crt` in a folder.
 
     Raises:
         Refused: this process is not in a pod.
@@ -53,7 +53,7 @@ def in_cluster() -> tuple[Server, Token]:
         )
     bracketed = f"[{host}]" if ":" in host else host
     url = f"https://{bracketed}:{port}"
-    return Server(url=url, ca_file=FOLDER / "ca.crt"), Token(FOLDER / "token")
+    return Server(url=url, ca_file=folder / "ca.crt"), Token(folder / "token")
 
 
 class Api:

@@ -10,7 +10,6 @@ import msgspec
 
 from agent.cluster import errors
 
-FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _MAX_BYTES = 64 * 1024
 _PARTS = 3  # header, payload, signature
 

@@ -65,7 +65,7 @@ class Daemon:
     def __init__(self, settings: Settings, rungs: Ladder) -> None:
         self._settings = settings
         self._ladder = rungs
-        server, token = cluster_api.in_cluster()
+        server, token = cluster_api.in_cluster(Path(settings.node.serviceaccount_dir))
         claim = token.node()
         self._node = settings.node.name or claim.name
         if self._node != claim.name:
