@@ -32,15 +32,18 @@ class Ladder:
         names = [one.name for one in self.probes] + [name for name, _ in self.broken]
         return tuple(sorted((n for n in names if rung(n) in self.rungs), key=contract.by_rung))
 
+    @property
+    def movers(self) -> tuple[str, ...]:
+        """Names of the probes that move data."""
+        return tuple(one.name for one in self.probes if one.moves_data)
+
     def below(self, name: str) -> tuple[str, ...]:
         """Gating probes of lower rungs: while one of them does not stand, `name` means nothing."""
         return tuple(other for other in self.gating if _height(other) < _height(name))
 
     def movers_above(self, name: str) -> tuple[str, ...]:
         """Probes of higher rungs that move data: what they proved went over what `name` looks at."""
-        return tuple(
-            one.name for one in self.probes if one.moves_data and _height(one.name) > _height(name)
-        )
+        return tuple(other for other in self.movers if _height(other) > _height(name))
 
 
 def rung(name: str) -> str:

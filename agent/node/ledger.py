@@ -77,7 +77,11 @@ def record(ledger: Ledger, run: Run, ladder: Ladder, hysteresis: HysteresisSetti
     before = ledger.entries.get(run.probe)
     entry = _first(run) if before is None else _next(before, run)
     entry = _weigh(entry, before, run, hysteresis, verified=ledger.verified)
-    if entry.stale_since is not None and run.started > entry.stale_since:
+    if run.probe in ladder.movers and not all(
+        ledger.stands(name) for name in ladder.below(run.probe)
+    ):
+        entry = msgspec.structs.replace(entry, stale_since=run.ended)
+    elif entry.stale_since is not None and run.started > entry.stale_since:
         entry = msgspec.structs.replace(entry, stale_since=None)
     entries = {**ledger.entries, run.probe: entry}
     if entry.standing is Outcome.FAIL and (before is None or before.standing is not Outcome.FAIL):
@@ -113,7 +117,7 @@ def proven(ledger: Ledger, ladder: Ladder) -> bool:
     """Whether every gating probe stands, and something was proven: bytes moved, where a gating probe moves any."""
     if not ladder.gating or not all(ledger.stands(name) for name in ladder.gating):
         return False
-    movers = [one.name for one in ladder.probes if one.moves_data and one.name in ladder.gating]
+    movers = [name for name in ladder.movers if name in ladder.gating]
     return any(ledger.standing(name) is Outcome.PASS for name in movers or ladder.gating)
 
 

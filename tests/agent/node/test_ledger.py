@@ -1,0 +1,181 @@
+"""What stands after any history: nothing is believed twice, nothing bad waits, nothing good comes cheap."""
+
+import dataclasses
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.node import ledger as ledgers
+from agent.node.ladder import Ladder
+from probes.contract import Outcome
+from tests.agent.node.rungs import (
+    FAIL, HYSTERESIS, LADDER, NAMES, PASS, SKIP, UNKNOWN, empty, info, record, verified,
+)  # fmt: skip
+
+PORTS, LOOPBACK, DEVICES = "driver.ports", "loopback.bandwidth", "inventory.devices"
+
+
+def test_a_first_verification_waits_for_nothing() -> None:
+    """Before the node was verified every verdict stands at once, slow ones and unknown ones too."""
+    ledger = record(empty(), PORTS, FAIL, 1, slow=True)
+    assert FAIL is ledger.standing(PORTS)
+    ledger = record(ledger, PORTS, UNKNOWN, 2)
+    assert UNKNOWN is ledger.standing(PORTS)
+    ledger = record(ledger, PORTS, PASS, 3)
+    assert PASS is ledger.standing(PORTS)
+    assert not ledger.verified
+
+
+def test_verified_means_that_all_stand_at_once() -> None:
+    """The last gating probe's pass verifies the node; a failing one before it does not."""
+    ledger = record(record(empty(), DEVICES, PASS, 1), PORTS, FAIL, 2)
+    ledger = record(ledger, LOOPBACK, PASS, 3)
+    assert not ledger.verified
+    ledger = record(ledger, PORTS, PASS, 4)
+    assert not ledger.stands(
+        LOOPBACK
+    )  # it ran while the port was failing: nothing it proved counts
+    ledger = record(ledger, LOOPBACK, PASS, 9)
+    assert ledger.verified
+
+
+def test_a_mechanical_failure_acts_at_once() -> None:
+    """One look at a port that is down is enough."""
+    assert FAIL is record(verified(), PORTS, FAIL, 200).standing(PORTS)
+
+
+def test_a_slow_run_acts_when_it_is_seen_twice_in_the_window() -> None:
+    """One slow run changes nothing; the second within five minutes does; one six minutes later does not."""
+    once = record(verified(), LOOPBACK, FAIL, 200, slow=True)
+    assert PASS is once.standing(LOOPBACK)
+    assert FAIL is record(once, LOOPBACK, FAIL, 499, slow=True).standing(LOOPBACK)
+    assert PASS is record(once, LOOPBACK, FAIL, 501, slow=True).standing(LOOPBACK)
+
+
+def test_passes_between_do_not_hide_flapping() -> None:
+    """Slow, fine, slow within the window is two slow runs."""
+    ledger = record(verified(), LOOPBACK, FAIL, 200, slow=True)
+    ledger = record(ledger, LOOPBACK, PASS, 250)
+    assert FAIL is record(ledger, LOOPBACK, FAIL, 300, slow=True).standing(LOOPBACK)
+
+
+def test_recovery_takes_three_passes_ten_seconds_apart() -> None:
+    """Passes that come closer together count once; a failure between starts again; Unknown neither counts nor resets."""
+    ledger = record(verified(), PORTS, FAIL, 200)
+    for at in (201, 203, 205, 211.5):
+        ledger = record(ledger, PORTS, PASS, at)
+    assert FAIL is ledger.standing(PORTS)
+    ledger = record(ledger, PORTS, UNKNOWN, 212)
+    assert PASS is record(ledger, PORTS, PASS, 222).standing(PORTS)
+    ledger = record(ledger, PORTS, FAIL, 213)
+    for at in (222, 233):
+        ledger = record(ledger, PORTS, PASS, at)
+    assert FAIL is ledger.standing(PORTS)
+    assert SKIP is record(ledger, PORTS, SKIP, 244).standing(PORTS)
+
+
+def test_unknown_waits_for_its_grace_and_then_holds() -> None:
+    """Ten minutes of not knowing change nothing, the eleventh does, with no new run needed; one pass brings it back."""
+    ledger = record(verified(), PORTS, UNKNOWN, 200)
+    ledger = record(ledger, PORTS, UNKNOWN, 700)
+    assert PASS is ledgers.settle(ledger, 799, HYSTERESIS).standing(PORTS)
+    ledger = ledgers.settle(ledger, 800, HYSTERESIS)
+    assert UNKNOWN is ledger.standing(PORTS)
+    assert PASS is record(ledger, PORTS, PASS, 801).standing(PORTS)
+
+
+def test_a_pass_ends_the_count_of_unknown() -> None:
+    """Unknown that was interrupted by a pass starts its grace anew."""
+    ledger = record(verified(), PORTS, UNKNOWN, 200)
+    ledger = record(ledger, PORTS, PASS, 500)
+    ledger = record(ledger, PORTS, UNKNOWN, 700)
+    assert PASS is ledgers.settle(ledger, 1000, HYSTERESIS).standing(PORTS)
+
+
+def test_unknown_does_not_lift_a_failure() -> None:
+    """What failed and then can't be seen still fails, for ever."""
+    ledger = record(verified(), PORTS, FAIL, 200)
+    ledger = record(ledger, PORTS, UNKNOWN, 201)
+    assert FAIL is ledgers.settle(ledger, 9999, HYSTERESIS).standing(PORTS)
+
+
+def test_a_lower_failure_puts_in_doubt_what_moved_over_it() -> None:
+    """After a port was down the loopback must run again, and a run that began before does not count."""
+    ledger = record(verified(), PORTS, FAIL, 200)
+    assert not ledger.stands(LOOPBACK)
+    ledger = record(ledger, LOOPBACK, PASS, 201, started=199)
+    assert not ledger.stands(LOOPBACK)
+    ledger = record(ledger, LOOPBACK, PASS, 240, started=235)
+    assert ledger.stands(LOOPBACK)
+
+
+def test_nothing_but_skips_proves_nothing() -> None:
+    """A node where no probe that moves data passed is not verified."""
+    ledger = empty()
+    for name in NAMES:
+        ledger = record(ledger, name, SKIP if name == LOOPBACK else PASS, 1)
+    assert not ledgers.proven(ledger, LADDER)
+    assert not ledger.verified
+
+
+def test_a_new_probe_is_pending_on_a_verified_node() -> None:
+    """What an upgrade brings stands for nothing until it ran; its first mechanical failure then acts."""
+    wider = dataclasses.replace(LADDER, probes=(*LADDER.probes, info("driver.new")))
+    ledger = verified()
+    assert None is ledger.standing("driver.new")
+    unknown = record(ledger, "driver.new", UNKNOWN, 200)
+    assert None is unknown.standing("driver.new")
+    failing = record(ledger, "driver.new", FAIL, 200)
+    assert FAIL is failing.standing("driver.new")
+    assert not ledgers.proven(failing, wider)
+
+
+def test_the_cause_is_the_run_that_changed_the_standing() -> None:
+    """Later failures for the same reason do not replace it; another reason does."""
+    ledger = record(verified(), PORTS, FAIL, 200, reason="PortDown")
+    ledger = record(ledger, PORTS, FAIL, 210, reason="PortDown")
+    assert (200, 2) == (ledger.entries[PORTS].cause_at, ledger.entries[PORTS].cause_run)
+    ledger = record(ledger, PORTS, FAIL, 220, reason="NoSubnetManager")
+    assert 220 == ledger.entries[PORTS].cause_at
+
+
+def test_a_ledger_survives_being_written_and_read() -> None:
+    """JSON and back is the same ledger."""
+    ledger = record(verified(), LOOPBACK, FAIL, 200, slow=True)
+    assert ledger == msgspec.json.decode(msgspec.json.encode(ledger), type=ledgers.Ledger)
+
+
+def test_records_of_probes_that_are_gone_are_dropped() -> None:
+    """A probe that this version does not have can't hold the node back for ever."""
+    narrower = Ladder(probes=LADDER.probes[:2], rungs=("inventory", "driver"))
+    assert {DEVICES, PORTS} == set(ledgers.restrict(verified(), narrower).entries)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(NAMES),
+        st.sampled_from(list(Outcome)),
+        st.floats(min_value=0, max_value=400),
+        st.booleans(),
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+def test_whatever_happens_a_failure_never_stands_as_proof(
+    steps: list[tuple[str, Outcome, float, bool]],
+) -> None:
+    """Over every history: a node is proven only while each gating probe's last mechanical failure was followed by passes."""
+    ledger, now = empty(), 0.0
+    failed: set[str] = set()
+    for name, outcome, pause, slow in steps:
+        now += pause
+        ledger = record(ledger, name, outcome, now, slow=slow)
+        if outcome is FAIL and not slow:
+            failed.add(name)
+        elif outcome in {PASS, SKIP}:
+            failed.discard(name)
+        assert not (failed and ledgers.proven(ledger, LADDER))
+    assert all(ledger.stands(name) for name in NAMES) or not ledgers.proven(ledger, LADDER)
