@@ -106,6 +106,9 @@ def test_a_lower_failure_puts_in_doubt_what_moved_over_it() -> None:
     assert not ledger.stands(LOOPBACK)
     ledger = record(ledger, LOOPBACK, PASS, 201, started=199)
     assert not ledger.stands(LOOPBACK)
+    for at in (210, 221, 232):
+        ledger = record(ledger, PORTS, PASS, at)
+    assert not ledger.stands(LOOPBACK)
     ledger = record(ledger, LOOPBACK, PASS, 240, started=235)
     assert ledger.stands(LOOPBACK)
 

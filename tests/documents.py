@@ -1,0 +1,125 @@
+"""`make docs`: writes docs/settings.md from the settings' own types, defaults and docstrings.
+
+A test fails while the file says something else than the code.
+"""
+
+import ast
+import pathlib
+import sys
+from collections.abc import Iterator
+
+import msgspec
+
+from agent import settings
+from probes import registry
+
+_ROOT = pathlib.Path(__file__).parent.parent
+SETTINGS = _ROOT / "docs/settings.md"
+_HEAD = """\
+# Settings
+
+One YAML file, `/etc/fabric-readiness/config.yaml` (in the cluster: the ConfigMap
+`fabric-readiness`), or `--config FILE`. Everything has a default. An unknown key, a wrong type or
+an unreadable file refuses to start with one line that names file, line and key. The environment
+gives facts about the node only (`NODE_NAME`, `POD_NAMESPACE`). `fabric-ready settings` prints what
+is in force and where each value came from.
+
+This page is made from the code by `make docs`.
+"""
+_LIMITS_HEAD = """
+## Limits of probes
+
+Under `profile.limits` (what a kind of node should give) or `limits` (overrides of the profile), by
+probe:
+
+```yaml
+profile:
+  name: h200-roce
+  limits:
+    inventory.devices: {rdma_devices: 8}
+limits:
+  loopback.bandwidth: {fail_below_percent: 85}
+```
+"""
+
+
+def settings_page() -> str:
+    """The text that docs/settings.md must have."""
+    lines = [_HEAD]
+    for section, path in _sections(settings.Settings, ""):
+        lines += [
+            "",
+            f"## `{path}`" if path else "## Top level",
+            "",
+            "| key | default | |",
+            "|---|---|---|",
+        ]
+        texts = _field_docs(pathlib.Path(settings.__file__), section.__name__)
+        for field in msgspec.structs.fields(section):
+            if not _is_section(field.type):
+                lines.append(_row(field.name, _default(field), texts.get(field.name, "")))
+    lines.append(_LIMITS_HEAD)
+    for name in registry.names():
+        kind = registry.load(name).limits
+        module = sys.modules[kind.__module__]
+        texts = _field_docs(pathlib.Path(str(module.__file__)), kind.__name__)
+        fields = [field for field in msgspec.structs.fields(kind) if field.name != "origins"]
+        if fields:
+            lines += [
+                f"### `{name}`",
+                "",
+                registry.info(name).summary,
+                "",
+                "| limit | default | |",
+                "|---|---|---|",
+            ]
+            lines += [
+                _row(field.name, _default(field), texts.get(field.name, "")) for field in fields
+            ]
+            lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _sections(kind: type[msgspec.Struct], path: str) -> Iterator[tuple[type[msgspec.Struct], str]]:
+    yield kind, path
+    for field in msgspec.structs.fields(kind):
+        if _is_section(field.type):
+            yield from _sections(field.type, f"{path}.{field.name}".lstrip("."))
+
+
+def _is_section(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()  # type: ignore[operator]
+    text = msgspec.json.encode(value).decode()
+    return f"`{text}`"
+
+
+def _row(name: str, default: str, text: str) -> str:
+    return f"| `{name}` | {default} | {' '.join(text.split())} |".replace("|  |", "| |")
+
+
+def _field_docs(path: pathlib.Path, name: str) -> dict[str, str]:
+    """Field name → the string under it, of one class of a source file."""
+    body = next(
+        node.body
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and node.name == name
+    )
+    found = {}
+    for field, text in zip(body, body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(text, ast.Expr)
+            and isinstance(text.value, ast.Constant)
+        ):
+            found[field.target.id] = str(text.value.value)
+    return found
+
+
+if __name__ == "__main__":
+    SETTINGS.write_text(settings_page())
+    print(f"wrote {SETTINGS.relative_to(_ROOT)}")

@@ -1,0 +1,41 @@
+"""The documents say what the code does."""
+
+import ast
+import pathlib
+import re
+
+from tests import documents
+
+_ROOT = pathlib.Path(__file__).parent.parent
+# CamelCase words in the code that a reader could take for reasons and that are none.
+_REASON = re.compile(r"[A-Z][a-z0-9]+(?:[A-Z][A-Za-z0-9]*)+")
+
+
+def test_settings_page_is_the_codes() -> None:
+    """docs/settings.md is what `make docs` writes."""
+    assert documents.settings_page() == documents.SETTINGS.read_text(), "run `make docs`"
+
+
+def test_every_reason_is_documented() -> None:
+    """Each reason that a probe or the agent can give has a row in docs/reasons.md."""
+    page = (_ROOT / "docs/reasons.md").read_text()
+    documented = set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE))
+    missing = {
+        f"{path.relative_to(_ROOT)}: {reason}"
+        for folder in ("probes", "agent/node", "agent/gate")
+        for path in (_ROOT / folder).rglob("*.py")
+        for reason in _reasons(path)
+        if reason not in documented
+    }
+    assert set() == missing
+
+
+def _reasons(path: pathlib.Path) -> set[str]:
+    """CamelCase string literals of a module, docstrings aside."""
+    tree = ast.parse(path.read_text())
+    found = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return {text for text in found if _REASON.fullmatch(text)}
