@@ -71,6 +71,11 @@ class Api:
         """Who we are."""
         return self._token
 
+    def close(self) -> None:
+        """Ends the connection; the next call makes a new one."""
+        if self._pool is not None:
+            self._pool.clear()
+
     def patch_node_status(self, name: str, body: Mapping[str, Any]) -> None:
         """Applies a strategic merge patch to a node's status (and, as the API allows there, its
         metadata).
@@ -108,11 +113,10 @@ class Api:
                 preload_content=False,
             )
             try:
-                said = response.read(_MAX_MESSAGE_BYTES)
+                said = response.read(_MAX_MESSAGE_BYTES + 1)
             finally:
-                # The rest of a long answer is not waited for; the connection is then not used
-                # again.
-                response.close() if response.length_remaining else response.release_conn()
+                # What is left of a long answer would be the start of the next one.
+                response.release_conn() if response.closed else response.close()
         except urllib3.exceptions.HTTPError as error:
             self._ca_stamp = None  # the authority may have been rotated: look at the file again
             raise errors.Unreachable(
@@ -129,6 +133,7 @@ class Api:
             raise errors.Unreachable(f"{self._server.ca_file}: {error.strerror}") from error
         stamp = (status.st_mtime_ns, status.st_ino)
         if self._pool is None or stamp != self._ca_stamp:
+            self.close()
             self._pool = urllib3.PoolManager(
                 num_pools=1,
                 maxsize=1,

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 from agent.cluster import errors
 
 _MAX_BYTES = 64 * 1024
+_TOKEN = re.compile(rb"[A-Za-z0-9._~+/=-]+")
 _PARTS = 3  # header, payload, signature
 
 
@@ -42,10 +44,14 @@ class Token:
             if stamp != self._stamp:
                 if status.st_size > _MAX_BYTES:
                     raise errors.Refused(f"{self._path}: is too long for a token")
-                self._text = self._path.read_text(encoding="ascii").strip()
+                text = self._path.read_bytes().strip()
+                # A header with anything else in it would be an error of its own that quotes the token.
+                if not _TOKEN.fullmatch(text):
+                    raise errors.Refused(f"{self._path}: does not hold a token")
+                self._text = text.decode("ascii")
                 self._stamp = stamp
-        except (OSError, UnicodeDecodeError) as error:
-            raise errors.Refused(f"{self._path}: can't be read: {error}") from error
+        except OSError as error:
+            raise errors.Refused(f"{self._path}: can't be read: {error.strerror}") from error
         return self._text
 
     def forget(self) -> None:
