@@ -177,11 +177,13 @@ def test_refused_token_is_read_again(
 def test_stranger_with_the_wrong_authority_gets_nothing(
     scripted: ScriptedServer, client: api.Api
 ) -> None:
-    """A server that our authority did not sign is not spoken to; the token stays here."""
+    """A server that our authority did not sign is not spoken to, nor asked again; the token stays
+    here.
+    """
     scripted.use(trustme.CA())
     with pytest.raises(errors.Unreachable, match="CERTIFICATE_VERIFY_FAILED"):
         client.patch_node_status("gpu-7", BODY)
-    assert [] == scripted.requests
+    assert ([], 1) == (scripted.requests, scripted.connections)
 
 
 def test_rotated_authority_is_followed(
