@@ -136,8 +136,9 @@ class Child:
             ) from error
 
     def is_answer(self, answer: contract.Answer) -> bool:
-        """Whether it belongs to what was asked."""
-        return answer.verdict is not None and answer.id == self._request_id
+        """Whether it belongs to what is being asked; a second answer to one question belongs to nothing."""
+        asked = self.probe is not None and answer.id == self._request_id
+        return asked and answer.verdict is not None
 
     def drain_errors(self) -> None:
         """Logs what it wrote to standard error, within bounds, so that a full pipe never stops it."""

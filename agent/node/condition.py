@@ -111,7 +111,7 @@ def _evidence(ledger: Ledger, ladder: Ladder) -> str:
     """What was proven: the rungs, and what moved."""
     rungs = [one for one in ladder.rungs if any(rung(name) == one for name in ladder.gating)]
     moved = [
-        f"{one.name}: {ledger.entries[one.name].cause.message}"
+        f"{one.name}: {ledger.entries[one.name].last.message}"
         for one in ladder.probes
         if one.moves_data and one.name in ladder.gating and one.name in ledger.entries
     ]

@@ -44,10 +44,8 @@ def validate(settings: Settings, known: contract.Catalogue) -> None:
             raise SettingsError(
                 f"disable: no probe is called {name!r}; there are: {', '.join(sorted(names))}"
             )
-    for limits in (settings.profile.limits, settings.limits):
-        done = _run("--validate", msgspec.json.encode(limits))
-        if done.returncode:
-            where = "profile.limits" if limits is settings.profile.limits else "limits"
+    for where, limits in (("profile.limits", settings.profile.limits), ("limits", settings.limits)):
+        if limits and (done := _run("--validate", msgspec.json.encode(limits))).returncode:
             raise SettingsError(f"{where}: {_first_line(done.stderr)}")
 
 

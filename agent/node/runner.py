@@ -85,10 +85,15 @@ class Runner:
         return runs
 
     def stop(self) -> None:
-        """Kills everything."""
+        """Kills everything, and waits a moment for it to be gone."""
         for child in list(self._children()):
             self._drop(child, "")
         self._queue.clear()
+        deadline = time.monotonic() + STUCK_SECONDS
+        while self._dying and time.monotonic() < deadline:
+            self._check_dying()
+            time.sleep(0.01)
+        self._selector.close()
 
     def _children(self) -> list[Child]:
         return ([self._passive] if self._passive else []) + self._movers

@@ -71,31 +71,53 @@ def judge(facts: Facts, limits: Limits) -> contract.Verdict:
 
 
 def _judge_seen(on_pci: tuple[str, ...], seen: nvml.Nvml, limits: Limits) -> contract.Verdict:
-    answering = {gpu.pci for gpu in seen.gpus if gpu.pci}
-    parts = [_judge_gpu(gpu) for gpu in seen.gpus]
-    parts += [
-        _verdict(
-            contract.Outcome.FAIL, "GpuLost", f"GPU {pci} is on PCI and NVML does not show it", pci
-        )
-        for pci in on_pci
-        if pci not in answering and len(seen.gpus) < len(on_pci)
-    ]
-    more = limits.gpus is not None and len(on_pci) > limits.gpus
-    names = ", ".join(sorted({gpu.name for gpu in seen.gpus if gpu.name}))
+    found = _placed(on_pci, seen.gpus)
+    parts = [_judge_gpu(gpu) for gpu in found]
+    if len(found) < len(on_pci):
+        shown = {gpu.pci for gpu in found}
+        parts += [_judge_missing(pci) for pci in on_pci if pci not in shown]
+    names = ", ".join(sorted({gpu.name for gpu in found if gpu.name}))
     verdict = contract.together(
         parts,
         passed="GpusPresent",
-        message=f"{len(seen.gpus)} GPUs answer ({names})",
+        message=f"{len(found)} GPUs answer ({names})",
         absent="NVML shows no GPU",
     )
-    return dataclasses.replace(verdict, warning="GpuUnexpected") if more else verdict
+    more = limits.gpus is not None and len(on_pci) > limits.gpus
+    if more and verdict.outcome is contract.Outcome.PASS:
+        return dataclasses.replace(verdict, warning="GpuUnexpected")
+    return verdict
+
+
+def _placed(on_pci: tuple[str, ...], found: tuple[nvml.Gpu, ...]) -> tuple[nvml.Gpu, ...]:
+    """GPUs with the address that NVML could not tell, where only one way to fill it in is left: NVML
+    counts in the order of addresses.
+    """
+    free = [pci for pci in on_pci if pci not in {gpu.pci for gpu in found}]
+    if len(free) != sum(not gpu.pci for gpu in found):
+        return found
+    left = iter(free)
+    return tuple(gpu if gpu.pci else dataclasses.replace(gpu, pci=next(left)) for gpu in found)
+
+
+_STATES = {
+    nvml.State.ANSWERS: (contract.Outcome.PASS, "GpuPresent"),
+    nvml.State.LOST: (contract.Outcome.FAIL, "GpuLost"),
+    nvml.State.NEEDS_RESET: (contract.Outcome.FAIL, "GpuResetRequired"),
+    nvml.State.SILENT: (contract.Outcome.UNKNOWN, "GpuUnreadable"),
+}
 
 
 def _judge_gpu(gpu: nvml.Gpu) -> contract.Verdict:
     part = gpu.pci or f"GPU {gpu.index}"
-    if gpu.problem:
-        return _verdict(contract.Outcome.FAIL, "GpuLost", f"{part}: {gpu.problem}", part)
-    return _verdict(contract.Outcome.PASS, "GpuPresent", f"{part} {gpu.name} {gpu.uuid}", part)
+    outcome, reason = _STATES[gpu.state]
+    words = f": {gpu.problem}" if gpu.problem else f" {gpu.name} {gpu.uuid}".rstrip()
+    return _verdict(outcome, reason, f"{part}{words}", part)
+
+
+def _judge_missing(pci: str) -> contract.Verdict:
+    message = f"{pci}: is on PCI and NVML does not show it"
+    return _verdict(contract.Outcome.FAIL, "GpuLost", message, pci)
 
 
 def _verdict(

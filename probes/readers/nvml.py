@@ -7,6 +7,7 @@ none.
 
 import contextlib
 import dataclasses
+import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -25,14 +26,29 @@ class DriverMismatch(Unreadable):
     """Kernel driver and library are of different versions: an upgrade without a reload."""
 
 
+class State(enum.Enum):
+    """How a GPU takes being asked."""
+
+    ANSWERS = enum.auto()
+    LOST = enum.auto()
+    """It fell off the bus, or its driver gave it up."""
+    NEEDS_RESET = enum.auto()
+    SILENT = enum.auto()
+    """It can't be asked, for a reason that need not be its own (no permission, an unknown error)."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU by its NVML index. `pci` is in the form of sysfs; `problem` says why it can't be asked, empty when it can."""
+    """A GPU by its NVML index. `pci` is in the form of sysfs, empty where NVML does not tell.
+
+    `problem` is the library's own word for a state other than ANSWERS.
+    """
 
     index: int
     name: str
     uuid: str
     pci: str
+    state: State
     problem: str
 
 
@@ -90,26 +106,39 @@ def _gpu(pynvml: Any, index: int) -> Gpu:
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         pci = _pci_address(_text(pynvml.nvmlDeviceGetPciInfo(handle).busId))
-        uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
     except pynvml.NVMLError as error:
-        return Gpu(index=index, name="", uuid="", pci="", problem=str(error))
+        state = _state(pynvml, error)
+        return Gpu(index=index, name="", uuid="", pci="", state=state, problem=str(error))
+    state, problem = _ask(pynvml, handle)
     return Gpu(
         index=index,
         name=_or_empty(pynvml, lambda: pynvml.nvmlDeviceGetName(handle)),
-        uuid=uuid,
+        uuid=_or_empty(pynvml, lambda: pynvml.nvmlDeviceGetUUID(handle)),
         pci=pci,
-        problem=_problem(pynvml, handle),
+        state=state,
+        problem=problem,
     )
 
 
-def _problem(pynvml: Any, handle: Any) -> str:
-    """Lost GPUs and those that want a reset fail the simplest question about their memory."""
+def _ask(pynvml: Any, handle: Any) -> tuple[State, str]:
+    """Lost GPUs and those that want a reset fail the simplest question about their memory; some
+    boards do not support the question, and are well.
+    """
     try:
         pynvml.nvmlDeviceGetMemoryInfo(handle)
     except pynvml.NVMLError as error:
-        sick = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
-        return str(error) if error.value in sick else ""
-    return ""
+        unsupported = {pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND}
+        if error.value not in unsupported:
+            return _state(pynvml, error), str(error)
+    return State.ANSWERS, ""
+
+
+def _state(pynvml: Any, error: Any) -> State:
+    sick = {
+        pynvml.NVML_ERROR_GPU_IS_LOST: State.LOST,
+        pynvml.NVML_ERROR_RESET_REQUIRED: State.NEEDS_RESET,
+    }
+    return sick.get(error.value, State.SILENT)
 
 
 def _or_empty(pynvml: Any, call: Callable[[], bytes | str]) -> str:

@@ -28,13 +28,12 @@ PORT_DOWN_SECONDS = 2.0
 """Budget: cable pulled → condition False on the API server."""
 
 _REAL_AND_EMULATED = """\
-Real:      etcd, kube-apiserver, controller-manager, scheduler, kubelets, containerd, the image from
-the Dockerfile,
-           the manifests, verbs (RC queue pairs moving bytes through the kernel's RDMA stack), the
-           pulled cable.
-Emulated:  the nodes are virtual machines on one CPU core each, run by QEMU without hardware help;
-their HCA is
-           soft-RoCE (rdma_rxe) on a virtio NIC, so rates are those of emulation; there are no GPUs.
+Real:      etcd, kube-apiserver, controller-manager, scheduler, kubelets, containerd;
+           the image from the Dockerfile and the manifests; verbs: RC queue pairs that move
+           bytes through the kernel's RDMA stack; the cable that is pulled.
+Emulated:  the nodes are virtual machines with one core each, run by QEMU in software; their
+           HCA is soft-RoCE (rdma_rxe) on a virtio NIC, so rates are those of emulation;
+           there are no GPUs.
 """
 _POD = """\
 apiVersion: v1

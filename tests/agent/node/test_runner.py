@@ -1,0 +1,279 @@
+"""Whatever a probe's process does, it costs one verdict on one probe. With real processes that misbehave."""
+
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.node import clock, runner
+from agent.node.ledger import Run
+from probes.contract import Outcome, ProbeInfo, Request
+from tests.agent.node.rungs import info
+
+# Speaks the protocol; what it does with each request is the name of the probe.
+_CHILD = """
+import json, os, signal, sys, time
+
+def answer(id, reason="Good", **more):
+    verdict = {"outcome": "pass", "reason": reason, "message": "fine", **more}
+    os.write(1, json.dumps({"id": id, "verdict": verdict}).encode() + b"\\n")
+
+def misbehave(what, id):
+    if what == "good": answer(id)
+    elif what == "late": time.sleep(0.5); answer(id)
+    elif what == "hang": time.sleep(3600)
+    elif what == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)
+    elif what == "exit": sys.exit(7)
+    elif what == "segfault": os.kill(os.getpid(), signal.SIGSEGV)
+    elif what == "garbage": os.write(1, b"\\xff\\x00 not json\\n"); time.sleep(3600)
+    elif what == "wrongtype": os.write(1, b'{"id": 1, "verdict": {"outcome": "splendid"}}\\n'); time.sleep(3600)
+    elif what == "flood":
+        while True: os.write(1, b"x" * 65536)
+    elif what == "lines":
+        while True: os.write(1, b'{"id":0}\\n' * 5000)
+    elif what == "noise":
+        for _ in range(100): os.write(2, b"driver says no\\n" * 1000)
+        answer(id)
+    elif what == "closed": os.close(1); time.sleep(3600)
+    elif what == "stale": answer(id - 1, "Old"); answer(id)
+    elif what == "twice": answer(id); answer(id, "Again"); time.sleep(3600)
+    elif what == "grandchild":
+        if os.fork() == 0: time.sleep(3600)
+        time.sleep(3600)
+    elif what == "control": answer(id, "bad reason!", part="a" * 5000)
+    elif what == "pid": answer(id, part=str(os.getpid()))
+    elif what == "changed": os.write(1, b'{"id":0,"changed":["rxe0/1"]}\\n'); answer(id)
+
+if "--watch" in sys.argv: os.write(1, b'{"id":0}\\n')
+for line in sys.stdin:
+    request = json.loads(line)
+    misbehave(request["probe"].split(".")[1], request["id"])
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> tuple[str, ...]:
+    """The command of a process that misbehaves on request."""
+    path = tmp_path / "child.py"
+    path.write_text(textwrap.dedent(_CHILD))
+    return (sys.executable, str(path))
+
+
+@pytest.fixture
+def one(child: tuple[str, ...]) -> Iterator[runner.Runner]:
+    """A runner of such processes."""
+    made = runner.Runner(child, clock.since_boot)
+    yield made
+    made.stop()
+
+
+def probe(what: str, *, deadline: float = 5, moves_data: bool = False) -> ProbeInfo:
+    """A probe that does this."""
+    found = info(f"driver.{what}", moves_data=moves_data)
+    return ProbeInfo(
+        name=found.name,
+        rung=found.rung,
+        every=1,
+        deadline=deadline,
+        moves_data=moves_data,
+        summary="",
+    )
+
+
+def start(made: runner.Runner, wanted: ProbeInfo) -> None:
+    """Asks for a run."""
+    made.start(wanted, Request(id=0, probe=wanted.name))
+
+
+def wait(made: runner.Runner, until: Callable[[list[Run]], bool], seconds: float = 10) -> list[Run]:
+    """Runs that ended until there are enough."""
+    runs: list[Run] = []
+    deadline = time.monotonic() + seconds
+    while not until(runs):
+        assert time.monotonic() < deadline, runs
+        runs += made.wait(0.2)
+    return runs
+
+
+def run(made: runner.Runner, wanted: ProbeInfo) -> Run:
+    """The one run of a probe."""
+    start(made, wanted)
+    (only,) = wait(made, lambda runs: len(runs) == 1)
+    return only
+
+
+@pytest.mark.parametrize("moves_data", [False, True])
+@pytest.mark.parametrize(
+    ("what", "reason", "words"),
+    [
+        ("hang", "ProbeTimedOut", "driver.hang did not answer within 0.5 s and was killed"),
+        ("deaf", "ProbeTimedOut", "did not answer"),
+        ("exit", "ProbeCrashed", "exit code 7"),
+        ("segfault", "ProbeCrashed", "killed by SIGSEGV"),
+        ("garbage", "ProbeGarbled", "which is no answer"),
+        ("wrongtype", "ProbeGarbled", "which is no answer"),
+        ("flood", "ProbeFlooded", "without an answer"),
+        ("lines", "ProbeFlooded", "without an answer"),
+        ("closed", "ProbeCrashed", "closed its output"),
+        ("grandchild", "ProbeTimedOut", "did not answer"),
+    ],
+)
+def test_a_process_that_misbehaves_is_unknown_for_its_probe_alone(
+    one: runner.Runner, what: str, reason: str, words: str, *, moves_data: bool
+) -> None:
+    """It is ended, the verdict says how, and the next probe runs."""
+    deadline = 0.5 if reason == "ProbeTimedOut" else 5
+    found = run(one, probe(what, deadline=deadline, moves_data=moves_data)).verdict
+    assert (Outcome.UNKNOWN, reason) == (found.outcome, found.reason)
+    assert words in found.message
+    assert found.message.isprintable()
+    assert Outcome.PASS is run(one, probe("good")).verdict.outcome
+    assert frozenset() == one.running
+
+
+@pytest.mark.parametrize("what", ["good", "noise", "stale", "late"])
+def test_a_process_that_answers_in_the_end_is_heard(one: runner.Runner, what: str) -> None:
+    """Noise on standard error and answers to older questions change nothing."""
+    found = run(one, probe(what)).verdict
+    assert (Outcome.PASS, "Good") == (found.outcome, found.reason)
+
+
+def test_a_second_answer_is_nobodys(one: runner.Runner) -> None:
+    """Only the first answer to a question counts."""
+    assert "Good" == run(one, probe("twice")).verdict.reason
+    assert [] == one.wait(0.3)
+
+
+def test_what_a_process_says_is_made_fit_to_be_shown(one: runner.Runner) -> None:
+    """A reason that no condition may have is replaced, names are cut."""
+    found = run(one, probe("control")).verdict
+    assert "BadReason" == found.reason
+    assert 256 == len(found.part)
+
+
+def test_passive_probes_share_a_process_and_movers_do_not(one: runner.Runner) -> None:
+    """One long-lived process for what only looks, a fresh one for each transfer."""
+    passive = {run(one, probe("pid")).verdict.part for _ in range(3)}
+    movers = {run(one, probe("pid", moves_data=True)).verdict.part for _ in range(3)}
+    assert 1 == len(passive)
+    assert 3 == len(movers)
+
+
+def test_passive_probes_queue_and_a_mover_runs_beside_them(one: runner.Runner) -> None:
+    """All are running from the caller's view, and all answer."""
+    for what in ("late", "good", "pid"):
+        start(one, probe(what))
+    start(one, probe("late", moves_data=True))
+    assert {"driver.late", "driver.good", "driver.pid"} == one.running
+    assert 4 == len(wait(one, lambda runs: len(runs) == 4))
+    assert frozenset() == one.running
+
+
+def test_changed_ports_are_passed_on(one: runner.Runner) -> None:
+    """What the watching process noticed waits for the caller."""
+    run(one, probe("changed"))
+    assert {"rxe0/1"} == one.changed
+
+
+def test_an_idle_process_that_goes_silent_is_replaced(
+    one: runner.Runner, child: tuple[str, ...]
+) -> None:
+    """It says each second that it lives; fifteen seconds of silence end it, and probes run on."""
+    first = run(one, probe("pid")).verdict.part
+    assert one._passive is not None
+    one._passive.heard_at -= runner.SILENCE_SECONDS
+    wait(one, lambda _: one.restarts == 1)
+    assert first != run(one, probe("pid")).verdict.part
+
+
+def test_everything_is_gone_after_stop(child: tuple[str, ...]) -> None:
+    """No process of ours outlives the runner, grandchildren included."""
+    made = runner.Runner(child, clock.since_boot)
+    start(made, probe("grandchild", moves_data=True))
+    start(made, probe("good"))
+    wait(made, lambda runs: len(runs) == 1)
+    groups = [found.pid for found in made._children()]
+    assert 2 == len(groups)
+    made.stop()
+    deadline = time.monotonic() + 5
+    while alive := [group for group in groups if _members(group)]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.05)
+
+
+def _members(group: int) -> list[int]:
+    """Processes of a group that are not zombies."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.in_guest
+def test_a_process_that_does_not_die_keeps_only_its_own_probe_back(tmp_path: Path) -> None:
+    """SIGKILL does not end what the kernel holds (a frozen cgroup here): ProbeStuck, until it is gone."""
+    path = tmp_path / "child.py"
+    path.write_text(textwrap.dedent(_CHILD))
+    made = runner.Runner((sys.executable, str(path)), clock.since_boot)
+    with frozen_cgroup() as freezer:
+        start(made, probe("hang", deadline=6))
+        wait(made, lambda _: made._passive is not None and made._passive.probe is not None)
+        assert made._passive is not None
+        freezer.hold(made._passive.pid)
+        first, second = wait(made, lambda runs: len(runs) == 2, seconds=30)
+        assert ["ProbeTimedOut", "ProbeStuck"] == [first.verdict.reason, second.verdict.reason]
+        assert {"driver.hang"} == made.running
+        assert Outcome.PASS is run(made, probe("good", deadline=20)).verdict.outcome
+    wait(made, lambda _: not made.running)
+    made.stop()
+
+
+class Freezer:
+    """A cgroup (version 1) whose processes stop where they are; signals wait, SIGKILL too."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def hold(self, pid: int) -> None:
+        """Freezes a process."""
+        (self._folder / "cgroup.procs").write_text(str(pid))
+        (self._folder / "freezer.state").write_text("FROZEN")
+
+    def release(self) -> None:
+        """Thaws it."""
+        (self._folder / "freezer.state").write_text("THAWED")
+
+
+class frozen_cgroup:  # noqa: N801  (used as a function)
+    """Mounts the freezer and takes it away again."""
+
+    def __enter__(self) -> Freezer:
+        import subprocess  # noqa: PLC0415
+
+        self._mount = Path("/tmp/freezer")  # noqa: S108
+        self._mount.mkdir(exist_ok=True)
+        mount = ["mount", "-t", "cgroup", "-o", "freezer", "freezer", str(self._mount)]
+        subprocess.run(mount, check=True)
+        self._folder = self._mount / "held"
+        self._folder.mkdir()
+        self._freezer = Freezer(self._folder)
+        return self._freezer
+
+    def __exit__(self, *_: object) -> None:
+        import subprocess  # noqa: PLC0415
+
+        self._freezer.release()
+        deadline = time.monotonic() + 10
+        while (self._folder / "cgroup.procs").read_text() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self._folder.rmdir()
+        subprocess.run(["umount", str(self._mount)], check=True)
