@@ -90,12 +90,19 @@ def read() -> Nvml:
 
 
 def _unusable(pynvml: Any, error: Any) -> Unreadable:
-    kinds: dict[int, type[Unreadable]] = {
-        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: NoLibrary,
-        pynvml.NVML_ERROR_DRIVER_NOT_LOADED: NoDriver,
-        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: DriverMismatch,
+    kinds: dict[int, tuple[type[Unreadable], str]] = {
+        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+            NoLibrary,
+            "; a container gets the driver's libraries from its runtime class",
+        ),
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (NoDriver, ""),
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+            DriverMismatch,
+            " Reload the kernel module, or reboot",
+        ),
     }
-    return kinds.get(error.value, Unreadable)("NVML", str(error))
+    kind, advice = kinds.get(error.value, (Unreadable, ""))
+    return kind("NVML", f"{error}{advice}")
 
 
 def _gpus(pynvml: Any) -> tuple[Gpu, ...]:
