@@ -80,6 +80,7 @@ $(VENV)/.made: requirements/dev.txt pyproject.toml
 lock: venv ## Pin the dependencies again, with hashes (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -o requirements/runtime.txt pyproject.toml
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -o requirements/dev.txt --group dev pyproject.toml
+	echo hatchling | uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate -c requirements/dev.txt -o requirements/build.txt -
 
 .PHONY: clean
 clean: ## Remove what make built here (not the caches outside the checkout)
