@@ -1,6 +1,6 @@
 """The rig by hand: prepare everything, keep a cluster, look at it, end it.
 
-`python -m tests.cluster prepare | up [NODES] | status | down`
+`python -m tests.cluster prepare | image | up [NODES] | status | down`
 """
 
 import argparse
@@ -16,6 +16,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("prepare", help="build everything that a cluster needs")
+    commands.add_parser("image", help="build the project's image alone")
     up = commands.add_parser("up", help="start a cluster and leave it running")
     up.add_argument("nodes", nargs="?", type=int, default=_DEFAULT_NODES)
     commands.add_parser("status", help="show what runs")
@@ -24,6 +25,8 @@ def main() -> int:
     try:
         if chosen.command == "prepare":
             prepare.everything()
+        elif chosen.command == "image":
+            print(prepare.agent_image())
         elif chosen.command == "up":
             _up(chosen.nodes)
         elif chosen.command == "status":

@@ -31,17 +31,32 @@ def everything() -> pathlib.Path:
         entry.get()
     images = [image.build_pause()]
     if DOCKERFILE.exists():
-        agent = image.build_image(DOCKERFILE, disk.REPOSITORY)
-        cache.say(f"image {agent.reference}: {agent.megabytes:.0f} MB")
-        images.append(agent)
+        images.append(_agent())
     made = image.image_disk(images)
     cache.say(f"everything is ready ({time.monotonic() - started:.0f} s)")
     return made
 
 
+def agent_image() -> pathlib.Path:
+    """Builds the project's image alone, and gives it as an archive that container tools load.
+
+    Raises:
+        RigError: this machine cannot build it, or a step failed.
+    """
+    host.require_root()
+    host.install_missing()
+    return _agent().archive
+
+
 def control_plane() -> pathlib.Path:
     """Makes what is missing for an API server alone, and gives the folder of programs."""
     return binaries.kube_programs()
+
+
+def _agent() -> image.Image:
+    built = image.build_image(DOCKERFILE, disk.REPOSITORY)
+    cache.say(f"image {built.reference}: {built.megabytes:.0f} MB")
+    return built
 
 
 def _require_disk() -> None:
