@@ -58,7 +58,7 @@ def run(settings: Settings, *, as_json: bool) -> int:
 
 def _climb(settings: Settings, rungs: Ladder) -> list[Run]:
     """One run of every probe, one after another, each in a process that may die."""
-    runner = Runner((*probing.COMMAND, "--serve"), clock.since_boot)
+    runner = Runner(probing.serving(settings), clock.since_boot)
     runs = [_broken(name, why) for name, why in rungs.broken]
     try:
         for probe in rungs.probes:

@@ -8,6 +8,7 @@ python -m probes --catalogue | --validate | --serve [--watch]     for the agent
 import argparse
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.validate:
         return _validate()
     if options.serve:
-        worker.serve(out, watch=options.watch)
+        worker.serve(out, watch=options.watch, root=Path(options.root))
         return 0
     answer = worker.answer(_request(options))
     out.write(msgspec.json.format(msgspec.json.encode(answer), indent=2) + b"\n")

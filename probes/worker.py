@@ -73,13 +73,13 @@ def claim_stdout() -> BinaryIO:
     return out
 
 
-def serve(out: BinaryIO, *, watch: bool) -> None:
+def serve(out: BinaryIO, *, watch: bool, root: Path = Path("/")) -> None:
     """Answers requests from standard input until it ends.
 
     With `watch` it also writes, while idle, a sign of life each second, and at once the ports whose
     state changed.
     """
-    watcher = changes.Watcher(contract.Host()) if watch else None
+    watcher = changes.Watcher(contract.Host(root=root)) if watch else None
     with selectors.DefaultSelector() as ready:
         ready.register(0, selectors.EVENT_READ)
         if watcher is not None and watcher.fileno() >= 0:

@@ -32,9 +32,12 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 def decide(ledger: Ledger, ladder: Ladder, previous: Condition | None = None) -> Condition:
     """The condition now. Its message is the previous one's while status and reason stay."""
     now = _decide(ledger, ladder)
-    if previous and (previous.status, previous.reason) == (now.status, now.reason):
-        return msgspec.structs.replace(now, message=previous.message)
-    return now
+    if previous is None or (previous.status, previous.reason) != (now.status, now.reason):
+        return now
+    if now.reason == VERIFYING:
+        # Climbing the ladder is no news: a write for each rung would use up what a failure needs.
+        return msgspec.structs.replace(previous, verified=now.verified)
+    return msgspec.structs.replace(now, message=previous.message)
 
 
 def _decide(ledger: Ledger, ladder: Ladder) -> Condition:

@@ -95,7 +95,7 @@ class Daemon:
             rungs, self._node, settings.node.hysteresis.recovery_spacing_seconds
         )
         self._schedule.resume(self._ledger)
-        self._runner = Runner((*probing.COMMAND, "--serve"), clock.since_boot)
+        self._runner = Runner(probing.serving(settings), clock.since_boot)
         self._report = Report(rungs, self._node)
         self._serve()
 

@@ -16,6 +16,11 @@ class ProbesUnusable(Exception):  # noqa: N818
     """The probes' side does not answer at all; one line."""
 
 
+def serving(settings: Settings) -> tuple[str, ...]:
+    """The command of a process that answers requests."""
+    return (*COMMAND, "--serve", "--root", settings.host.root)
+
+
 def catalogue() -> contract.Catalogue:
     """All probes, from a process that may import them.
 

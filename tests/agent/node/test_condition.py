@@ -100,6 +100,12 @@ def test_the_message_stays_while_status_and_reason_do() -> None:
     assert first.message != other.message
 
 
+def test_climbing_the_ladder_is_no_news() -> None:
+    """While it is Verifying nothing changes that would be written, whichever rung is next."""
+    first = decide(empty())
+    assert first == decide(record(empty(), DEVICES, PASS, 1), previous=first)
+
+
 def test_nothing_but_skips_is_not_true() -> None:
     """A node where no bytes moved says that nothing is proven."""
     ledger = empty()

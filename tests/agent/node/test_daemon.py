@@ -1,0 +1,437 @@
+"""The daemon as a process, over a captured machine, against a real API server, through every trouble of both."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster import controlplane, waiting
+
+_ROOT = Path(__file__).parents[3]
+_NAMESPACE = "daemon-tests"
+_BOOT = "11111111-0000-4000-8000-000000000001"
+_REBOOTED = "22222222-0000-4000-8000-000000000002"
+# The agent's rights as manifests/base gives them, in a namespace of these tests.
+_ACCOUNT = f"""\
+apiVersion: v1
+kind: Namespace
+metadata: {{name: {_NAMESPACE}}}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {{name: fabric-agent, namespace: {_NAMESPACE}}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {{name: {_NAMESPACE}}}
+rules:
+  - {{apiGroups: [""], resources: [nodes/status], verbs: [patch]}}
+  - {{apiGroups: [""], resources: [events], verbs: [create]}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {{name: {_NAMESPACE}}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {_NAMESPACE}}}
+subjects: [{{kind: ServiceAccount, name: fabric-agent, namespace: {_NAMESPACE}}}]
+"""
+
+
+def make_machine(root: Path) -> None:
+    """A machine with one RDMA port that is up, as far as the rungs below the loopback look."""
+    device = root / "sys/devices/pci0000:00/0000:00:03.0"
+    port = device / "infiniband/mlx5_0/ports/1"
+    files = {
+        root / "proc/sys/kernel/random/boot_id": _BOOT,
+        root / "proc/sys/kernel/osrelease": "6.8.0",
+        root / "sys/module/ib_uverbs/refcnt": "1",
+        root / "dev/infiniband/uverbs0": "",
+        root / "sys/class/infiniband_verbs/uverbs0/ibdev": "mlx5_0",
+        device / "vendor": "0x15b3",
+        device / "device": "0x1021",
+        device / "class": "0x020700",
+        device / "infiniband/mlx5_0/node_type": "1: CA",
+        port / "state": "4: ACTIVE",
+        port / "phys_state": "5: LinkUp",
+        port / "link_layer": "InfiniBand",
+        port / "rate": "400 Gb/sec (4X NDR)",
+        port / "lid": "0x11",
+        port / "sm_lid": "0x1",
+        port / "gids/0": "fe80:0000:0000:0000:0002:c903:00aa:bb01",
+    }
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    classes = root / "sys/class/infiniband"
+    classes.mkdir(parents=True)
+    (classes / "mlx5_0").symlink_to(device / "infiniband/mlx5_0")
+    (device / "infiniband/mlx5_0/device").symlink_to(device)
+
+
+@dataclasses.dataclass(kw_only=True)
+class Subject:
+    """A Node, its machine, and its agent."""
+
+    api: controlplane.ApiServer
+    name: str
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def machine(self) -> Path:
+        """The machine's file tree."""
+        return self.folder / "machine"
+
+    def create_node(self) -> None:
+        """A bare Node object and a token bound to it."""
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}}
+        self.api.kubectl("create", "-f", "-", stdin=json.dumps(body))
+        token = self.api.token("fabric-agent", _NAMESPACE, node=self.name)
+        account = self.folder / "account"
+        account.mkdir(exist_ok=True)
+        (account / "token").write_text(token)
+        (account / "ca.crt").write_bytes(self.api.ca_file.read_bytes())
+
+    def set_state(self, state: str, phys_state: str) -> None:
+        """Changes the port's state files."""
+        port = self.machine / "sys/class/infiniband/mlx5_0/ports/1"
+        (port / "phys_state").write_text(phys_state + "\n")
+        (port / "state").write_text(state + "\n")
+
+    def pull(self) -> None:
+        """The link goes down."""
+        self.set_state("1: DOWN", "3: Disabled")
+
+    def plug(self) -> None:
+        """It comes back."""
+        self.set_state("4: ACTIVE", "5: LinkUp")
+
+    def start(self) -> None:
+        """Starts the agent."""
+        settings = {
+            "rungs": ["inventory", "driver"],
+            "host": {"root": str(self.machine)},
+            "node": {
+                "run_dir": str(self.folder / "run"),
+                "http_address": "127.0.0.1",
+                "http_port": self.port,
+                "serviceaccount_dir": str(self.folder / "account"),
+                "hysteresis": {"recovery_spacing_seconds": 0.2},
+            },
+        }
+        config = self.folder / "config.yaml"
+        config.write_text(yaml.safe_dump(settings))
+        server = urllib.parse.urlsplit(self.api.url)
+        environment = {
+            **os.environ,
+            "NODE_NAME": self.name,
+            "KUBERNETES_SERVICE_HOST": str(server.hostname),
+            "KUBERNETES_SERVICE_PORT": str(server.port),
+        }
+        with (self.folder / "agent.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "agent", "agent", "--config", str(config)],
+                cwd=_ROOT,
+                env=environment,
+                stderr=log,
+            )
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ends the agent and gives its exit code."""
+        assert self.process
+        self.process.send_signal(number)
+        return self.process.wait(timeout=10)
+
+    def node(self) -> dict[str, Any]:
+        """The Node object."""
+        found: dict[str, Any] = json.loads(self.api.kubectl("get", "node", self.name, "-o", "json"))
+        return found
+
+    def condition(self) -> dict[str, str]:
+        """Our condition, empty where there is none."""
+        conditions = self.node().get("status", {}).get("conditions", [])
+        return next((one for one in conditions if one["type"] == "FabricReady"), {})
+
+    def wait(self, status: str, reason: str, seconds: float = 20) -> dict[str, str]:
+        """The condition when it says this."""
+
+        def look() -> dict[str, str] | None:
+            found = self.condition()
+            said = (found.get("status"), found.get("reason"))
+            return found if said == (status, reason) else None
+
+        what = f"{self.name} to be {status} {reason}"
+        found: dict[str, str] = waiting.until(what, look, seconds=seconds, detail=self.log)
+        return found
+
+    def log(self) -> str:
+        """What the agent logged."""
+        return (self.folder / "agent.log").read_text()[-6000:]
+
+    def events(self) -> list[str]:
+        """Reasons of the events about this Node, oldest first."""
+        said = self.api.kubectl(
+            "get", "events", "-n", "default", "-o", "json",
+            f"--field-selector=involvedObject.name={self.name},involvedObject.kind=Node",
+        )  # fmt: skip
+        found = json.loads(said)["items"]
+        return [
+            one["reason"]
+            for one in sorted(found, key=lambda one: one["metadata"]["creationTimestamp"])
+        ]
+
+    def page(self, path: str) -> tuple[int, str]:
+        """A page of the agent: status code and text."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def writes(self) -> dict[tuple[str, str], float]:
+        """API writes by kind and result, as the agent counts them."""
+        found = {}
+        for line in self.page("/metrics")[1].splitlines():
+            if line.startswith("fabric_ready_api_writes_total{"):
+                kind, result = (part.split('"')[1] for part in line.split("}")[0].split(","))
+                found[kind, result] = float(line.rsplit(" ", 1)[1])
+        return found
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+_count = iter(range(1, 1000))
+
+
+@pytest.fixture
+def subject(apiserver: controlplane.ApiServer, tmp_path: Path) -> Iterator[Subject]:
+    """A Node and its machine, whose agent does not run yet."""
+    apiserver.apply(_ACCOUNT)
+    one = Subject(api=apiserver, name=f"daemon-{next(_count)}", folder=tmp_path, port=_free_port())
+    make_machine(one.machine)
+    one.create_node()
+    yield one
+    if one.process and one.process.poll() is None:
+        one.stop(signal.SIGKILL)
+    apiserver.kubectl("delete", "node", one.name, "--ignore-not-found")
+
+
+@pytest.fixture
+def verified(subject: Subject) -> Subject:
+    """The same, with its agent running and the node verified."""
+    subject.start()
+    subject.wait("True", "FabricVerified")
+    return subject
+
+
+def test_a_node_is_verified_marked_and_told_about(verified: Subject) -> None:
+    """Condition, label, annotations and events say it; the pages answer; the first event was Verifying."""
+    node = verified.node()
+    assert "true" == node["metadata"]["labels"]["fabric-readiness.dev/verified"]
+    annotations = node["metadata"]["annotations"]
+    assert _BOOT == annotations["fabric-readiness.dev/verified-boot-id"]
+    assert "" == annotations["fabric-readiness.dev/blocked-rung"]
+    assert 12 == len(annotations["fabric-readiness.dev/profile-hash"])
+    waiting.until(
+        "both events", lambda: ["Verifying", "FabricVerified"] == verified.events(), seconds=5
+    )
+    assert (200, "ok\n") == verified.page("/readyz")
+    assert (200, "ok\n") == verified.page("/healthz")
+    assert 404 == verified.page("/secrets")[0]
+    said = json.loads(verified.page("/verdicts")[1])
+    assert "pass" == said["probes"]["driver.ports"]["standing"]
+    metrics = verified.page("/metrics")[1]
+    assert (
+        'fabric_ready_condition{reason="FabricVerified",status="True",type="FabricReady"} 1.0'
+        in metrics
+    )
+
+
+def test_a_port_that_goes_down_is_said_within_two_seconds_and_comes_back(verified: Subject) -> None:
+    """False with the port's name; still proven in this boot; True again after its passes."""
+    pulled = time.monotonic()
+    verified.pull()
+    said = verified.wait("False", "PortDown")
+    assert time.monotonic() - pulled < 2
+    assert "driver.ports: mlx5_0/1 is DOWN (physical state Disabled), InfiniBand" in said["message"]
+    node = verified.node()
+    assert "true" == node["metadata"]["labels"]["fabric-readiness.dev/verified"]
+    assert "driver" == node["metadata"]["annotations"]["fabric-readiness.dev/blocked-rung"]
+    verified.plug()
+    verified.wait("True", "FabricVerified", seconds=40)
+
+
+def test_a_quiet_node_writes_nothing(verified: Subject) -> None:
+    """After the last change no write goes out, and no field of the Node moves."""
+    waiting.until("events sent", lambda: 2 == len(verified.events()), seconds=5)
+    before, writes = verified.node(), verified.writes()
+    time.sleep(8)
+    assert before == verified.node()
+    assert writes == verified.writes()
+
+
+def test_a_restart_in_the_same_boot_changes_nothing(verified: Subject) -> None:
+    """SIGTERM writes nothing, and the next agent finds what was proven and has nothing to say."""
+    waiting.until("events sent", lambda: 2 == len(verified.events()), seconds=5)
+    before = verified.node()
+    assert 0 == verified.stop()
+    assert before == verified.node()
+    verified.start()
+    waiting.until("ready again", lambda: _ready(verified), seconds=20, detail=verified.log)
+    assert before == verified.node()
+    assert {} == verified.writes()
+
+
+def _ready(subject: Subject) -> bool:
+    with contextlib.suppress(OSError):
+        return subject.page("/readyz")[0] == 200
+    return False
+
+
+def test_a_new_boot_starts_with_nothing_proven(verified: Subject) -> None:
+    """After a reboot the first thing said is Unknown, unverified, with no boot id; then the proof is made anew."""
+    verified.stop(signal.SIGKILL)
+    (verified.machine / "proc/sys/kernel/random/boot_id").write_text(_REBOOTED + "\n")
+    # A probe that can't be read holds the first verification back for as long as we look.
+    rate = verified.machine / "sys/class/infiniband/mlx5_0/ports/1/rate"
+    rate.unlink()
+    rate.symlink_to("/proc/self/mem")  # reading it at 0 is EIO
+    verified.start()
+    said = verified.wait("Unknown", "Unreadable")
+    assert "Input/output error (EIO)" in said["message"]
+    node = verified.node()
+    assert "false" == node["metadata"]["labels"]["fabric-readiness.dev/verified"]
+    assert "" == node["metadata"]["annotations"]["fabric-readiness.dev/verified-boot-id"]
+    rate.unlink()
+    rate.write_text("400 Gb/sec (4X NDR)\n")
+    verified.set_state(
+        "4: ACTIVE", "5: LinkUp\n"
+    )  # a change to look at, without one in what it says
+    verified.wait("True", "FabricVerified", seconds=40)
+    assert (
+        _REBOOTED
+        == verified.node()["metadata"]["annotations"]["fabric-readiness.dev/verified-boot-id"]
+    )
+
+
+def test_an_outage_of_the_api_server_loses_nothing_and_repeats_nothing(verified: Subject) -> None:
+    """What happened meanwhile is said once it is back: the last state, and one event for each transition."""
+    waiting.until("events sent", lambda: 2 == len(verified.events()), seconds=5)
+    verified.api.stop_server()
+    try:
+        verified.pull()
+        time.sleep(6)
+    finally:
+        verified.api.start_server()
+    verified.wait("False", "PortDown", seconds=70)
+    waiting.until("event", lambda: 3 == len(verified.events()), seconds=70)
+    time.sleep(2)
+    assert 1 == verified.events().count("PortDown")
+    accepted = verified.writes()["change", "accepted"]
+    assert accepted <= 3
+
+
+def test_a_half_open_connection_is_given_up(verified: Subject) -> None:
+    """A server that takes the request and never answers costs one timeout; the state arrives afterwards."""
+    verified.api.server.pause()
+    try:
+        verified.pull()
+        time.sleep(13)
+        assert (200, "ok\n") == verified.page("/healthz")
+    finally:
+        verified.api.server.resume()
+    verified.wait("False", "PortDown", seconds=70)
+
+
+def test_missing_rights_are_said_and_survived(verified: Subject) -> None:
+    """403: the loop goes on and says what is missing; when the right is back the state arrives."""
+    verified.api.kubectl("delete", "clusterrolebinding", _NAMESPACE)
+    time.sleep(1)
+    verified.pull()
+    waiting.until("the refusal", lambda: ("change", "refused") in verified.writes(), seconds=20)
+    assert "403" in verified.log()
+    assert 'cannot patch resource \\"nodes/status\\"' in verified.log()
+    verified.api.apply(_ACCOUNT)
+    verified.wait("False", "PortDown", seconds=70)
+
+
+def test_a_node_that_was_made_anew_is_not_stamped_with_the_old_verdict(verified: Subject) -> None:
+    """Same name, other uid: the server refuses, the agent says so and goes on; the new Node stays bare."""
+    verified.api.kubectl("delete", "node", verified.name)
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": verified.name}}
+    verified.api.kubectl("create", "-f", "-", stdin=json.dumps(body))
+    verified.pull()
+    waiting.until("the refusal", lambda: ("change", "conflict") in verified.writes() or ("change", "refused") in verified.writes(), seconds=20, detail=verified.log)  # fmt: skip
+    assert {} == verified.condition()
+    assert "labels" not in verified.node()["metadata"] or (
+        "fabric-readiness.dev/verified" not in verified.node()["metadata"]["labels"]
+    )
+    assert (200, "ok\n") == verified.page("/healthz")
+
+
+def test_a_token_that_was_rotated_is_used(verified: Subject) -> None:
+    """The file changes under the agent; an unusable token meanwhile costs nothing but time."""
+    token = verified.folder / "account/token"
+    good = token.read_text()
+    token.write_text("not.a.token")
+    verified.pull()
+    waiting.until("the refusal", lambda: ("change", "refused") in verified.writes(), seconds=20)
+    token.write_text(good)
+    verified.wait("False", "PortDown", seconds=70)
+
+
+def test_a_broken_state_file_costs_a_new_verification(verified: Subject) -> None:
+    """Garbage where the proof was kept: verified anew, nothing claimed meanwhile."""
+    verified.stop(signal.SIGKILL)
+    (verified.folder / "run/state.json").write_bytes(b"\xff\xfe{")
+    verified.pull()
+    verified.start()
+    verified.wait("False", "PortDown")
+    assert "false" == verified.node()["metadata"]["labels"]["fabric-readiness.dev/verified"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nodes: {}\n", "config.yaml:1: nodes: unknown key; allowed here: rungs, profile, limits"),
+        (
+            "limits: {driver.ports: {require: all}}\n",
+            "limits: driver.ports: require: not a limit of driver.ports",
+        ),
+        ("disable: [driver.prots]\n", "disable: no probe is called 'driver.prots'"),
+        ("rungs: [inventory, podview]\n", "rungs: 'podview' has no probe"),
+    ],
+)
+def test_wrong_settings_refuse_to_start(tmp_path: Path, text: str, words: str) -> None:
+    """Exit code 64 and one line that names the file, the key and what is allowed; nothing is written anywhere."""
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "agent", "agent", "--config", str(config)],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 64 == done.returncode
+    assert words in done.stderr
+    assert 1 == len(done.stderr.splitlines())
