@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import yaml
+
+from agent import settings_file
 
 DEFAULT_PATH = Path("/etc/fabric-readiness/config.yaml")
-MAX_FILE_BYTES = 1024 * 1024
 
 ProbeLimits = dict[str, dict[str, Any]]
 
-
-class SettingsError(Exception):
-    """Why the settings can't be used, in one line."""
+SettingsError = settings_file.SettingsError
+"""Why the settings can't be used, in one line."""
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -154,23 +153,24 @@ def load(path: Path | None, environment: Mapping[str, str] | None = None) -> Set
     environment = os.environ if environment is None else environment
     if path is None:
         path = DEFAULT_PATH if DEFAULT_PATH.exists() else None
-    text = "" if path is None else _read(path)
-    document = _parse(text, path)
+    document = settings_file.read(path)
     values: dict[str, Any] = document.values
     for variable, (section, key) in _ENVIRONMENT.items():
-        if environment.get(variable):
-            values.setdefault(section, {})[key] = environment[variable]
+        place = values.setdefault(section, {}) if environment.get(variable) else None
+        # Where the section is not one, msgspec says so.
+        if isinstance(place, dict):
+            place[key] = environment[variable]
     try:
         settings = msgspec.convert(values, Settings)
     except msgspec.ValidationError as error:
-        raise SettingsError(document.explain(error)) from error
+        raise SettingsError(document.explain(error, Settings)) from error
     _check_ranges(settings, document)
     return settings
 
 
-def _check_ranges(settings: Settings, document: "_Document") -> None:
+def _check_ranges(settings: Settings, document: settings_file.Document) -> None:
     """Values that have the right type and still can't be meant."""
-    numbers = {
+    numbers: dict[tuple[str, ...], tuple[float, int, int]] = {
         ("node", "heartbeat_seconds"): (settings.node.heartbeat_seconds, 10, 86_400),
         ("node", "http_port"): (settings.node.http_port, 1, 65_535),
         ("gate", "http_port"): (settings.gate.http_port, 1, 65_535),
@@ -188,6 +188,8 @@ def _check_ranges(settings: Settings, document: "_Document") -> None:
             settings.node.hysteresis.unknown_grace_seconds, 0, 86_400,
         ),
     }  # fmt: skip
+    if settings.host.gid_index is not None:
+        numbers["host", "gid_index"] = (settings.host.gid_index, 0, 65_535)
     for path, (value, low, high) in numbers.items():
         if not low <= value <= high:
             raise SettingsError(document.at(path, f"{value:g} is not between {low} and {high}"))
@@ -198,97 +200,3 @@ def _check_ranges(settings: Settings, document: "_Document") -> None:
         settings.gate.taint_key,
     ):
         raise SettingsError(document.at(("gate", "taint_key"), "is not a valid taint key"))
-
-
-def _read(path: Path) -> str:
-    """The file's text, refused with one line when it can't be it."""
-    try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            raise SettingsError(f"{path}: {size} bytes; settings may have {MAX_FILE_BYTES} at most")
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SettingsError(f"{path}: can't be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: is not UTF-8 text (byte {error.start})") from error
-
-
-class _Document:
-    """Parsed YAML that remembers on which line each key stands."""
-
-    def __init__(
-        self, values: dict[str, Any], lines: dict[tuple[str, ...], int], path: Path | None
-    ) -> None:
-        self.values = values
-        self._lines = lines
-        self._path = path
-
-    def at(self, where: tuple[str, ...], problem: str) -> str:
-        """`FILE:LINE: key.path: problem`, with the line of the nearest key that is in the file."""
-        for end in range(len(where), 0, -1):
-            if where[:end] in self._lines:
-                place = f"{self._path}:{self._lines[where[:end]]}: "
-                break
-        else:
-            place = f"{self._path}: " if self._path else ""
-        return f"{place}{'.'.join(where)}: {problem}"
-
-    def explain(self, error: msgspec.ValidationError) -> str:
-        """msgspec's message with file, line, and what would be allowed."""
-        problem, _, where = str(error).partition(" - at `$")
-        # Only the dotted prefix of msgspec's path is ours: `.probes[...]` means some key or value
-        # inside a mapping.
-        keys = tuple(
-            key for key in re.split(r"[.\[]", where.rstrip("`")) if key and key[0].isalpha()
-        )
-        unknown = re.fullmatch(r"Object contains unknown field `(.+)`", problem)
-        if unknown:
-            allowed = ", ".join(_fields_at(keys))
-            return self.at((*keys, unknown[1]), f"unknown key; allowed here: {allowed}")
-        return self.at(keys, problem)
-
-
-def _fields_at(keys: tuple[str, ...]) -> list[str]:
-    """Field names of the section at that path."""
-    section: Any = Settings
-    for key in keys:
-        section = section.__annotations__.get(key, section)
-    return list(section.__struct_fields__)
-
-
-def _parse(text: str, path: Path | None) -> _Document:
-    """YAML to values and lines; a duplicate key is refused, since the loser would be ignored silently."""
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        line = f":{mark.line + 1}" if mark else ""
-        raise SettingsError(f"{path}{line}: not valid YAML: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from error
-    except RecursionError as error:
-        raise SettingsError(f"{path}: nested too deeply") from error
-    if values is None:
-        return _Document({}, {}, path)
-    if not isinstance(values, dict) or root is None:
-        raise SettingsError(f"{path}:1: settings are a mapping of keys to values")
-    lines: dict[tuple[str, ...], int] = {}
-    _note_lines(root, (), lines, path)
-    return _Document(values, lines, path)
-
-
-def _note_lines(
-    node: yaml.Node, where: tuple[str, ...], lines: dict[tuple[str, ...], int], path: Path | None
-) -> None:
-    if not isinstance(node, yaml.MappingNode):
-        return
-    for key, value in node.value:
-        here = (*where, str(key.value))
-        line = key.start_mark.line + 1
-        if here in lines:
-            raise SettingsError(
-                f"{path}:{line}: {'.'.join(here)}: stands twice (first on line {lines[here]})"
-            )
-        lines[here] = line
-        _note_lines(value, here, lines, path)
