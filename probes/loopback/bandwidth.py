@@ -26,7 +26,7 @@ class Limits(contract.Limits, frozen=True):
     """What a loopback must reach."""
 
     ignore: tuple[str, ...] = ()
-    """Devices that no job uses (by name or PCI address): not judged."""
+    """Devices (name or PCI address) or ports (`mlx5_4/2`) that no job uses: moved over, not judged."""
     software_rdma: Literal["forbid", "allow"] = "forbid"
     """rxe and siw move bytes through the kernel's IP stack; a node that relies on them has no fabric."""
     expected_gigabits_per_second: float | None = None
@@ -37,9 +37,7 @@ class Limits(contract.Limits, frozen=True):
 
 def judge(facts: tuple[_run.PortRun, ...], limits: Limits) -> contract.Verdict:
     """One verdict per port that jobs may use."""
-    ports = [
-        run for run in facts if run.device not in limits.ignore and run.pci not in limits.ignore
-    ]
+    ports = [run for run in facts if {run.device, run.pci, run.name}.isdisjoint(limits.ignore)]
     if ports and not any(run.active for run in ports):
         names = ", ".join(run.name for run in ports)
         return _verdict("fail", "NoActivePort", f"no port is active, so no bytes can move: {names}")

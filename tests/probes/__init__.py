@@ -1,0 +1,1 @@
+"""Probes and their readers."""
