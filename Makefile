@@ -49,6 +49,10 @@ bench: venv ## Measure against the budgets; table and build/bench.json (root; ta
 	@mkdir -p build
 	@$(BIN)/python -m tests.cluster.bench $(ARGS)
 
+.PHONY: docs
+docs: venv ## Write docs/settings.md from the code
+	@$(BIN)/python -m tests.documents
+
 .PHONY: image
 image: venv ## Build the container image without a container engine (root)
 	@$(BIN)/python -m tests.cluster image
