@@ -1,5 +1,6 @@
 """RDMA devices: what is missing, what verbs see differently, and what is as it should be."""
 
+import os
 import re
 
 import pytest
@@ -8,6 +9,7 @@ from probes import contract
 from probes.inventory import devices
 from probes.readers import devices as devices_reader
 from probes.readers import nics
+from tests.nvml_replay import machine
 from tests.probes.inventory import trees
 
 _TWO = (trees.device("mlx5_0", "0000:1a:00.0"), trees.device("mlx5_1", "0000:5c:00.0"))
@@ -110,3 +112,43 @@ def test_a_device_that_cannot_be_read_is_unreadable(tree: trees.Tree) -> None:
 
     with pytest.raises(contract.Unreadable, match=r"fw_ver: Input/output error \(EIO\)$"):
         devices.read(tree.host)
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({}, "VerbsUnavailable"),
+        ({"abi_version": "6\n"}, "VerbsMismatch"),
+        (
+            {
+                "abi_version": "6\n",
+                "uverbs0/ibdev": "mlx5_0\n",
+                "uverbs0/abi_version": "1\n",
+            },
+            "VerbsMismatch",
+        ),
+    ],
+)
+def test_what_verbs_list_is_compared_on_a_live_machine(
+    tree: trees.Tree, files: dict[str, str], reason: str
+) -> None:
+    """The real library on a device that it can't see: no ib_uverbs, no character device, no provider
+    that takes it.
+    """
+    tree.rdma("mlx5_0", "0000:1a:00.0")
+    for path, text in files.items():
+        tree.write(f"sys/class/infiniband_verbs/{path}", text)
+
+    verdict = machine.verdict(tree.root, dict(os.environ), "inventory.devices")
+
+    assert ("fail", reason) == (verdict["outcome"], verdict["reason"])
+    assert "mlx5_0" in verdict["message"]
+
+
+@pytest.mark.in_guest
+def test_verbs_and_kernel_agree_on_a_working_node() -> None:
+    """On a node whose soft-RoCE device works, both sides list it."""
+    verdict = devices.judge(devices.read(contract.Host()), devices.Limits())
+
+    assert (_PASS, "DevicesPresent") == (verdict.outcome, verdict.reason)
+    assert "rxe0 (rdma_rxe)" == verdict.message

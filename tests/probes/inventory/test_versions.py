@@ -52,7 +52,8 @@ _APPROVED: dict[str, tuple[str, ...]] = {
          "firmware of mlx5_0 is not told, approved: 28.43.2026 (profile h200)"),
         ({"firmware": (("rxe0", "0.0.0"),)}, _APPROVED, "VersionsKnown",
          "kernel 6.8.0-60-generic, RDMA stack OFED 24.10-1.1.4"),
-        ({"gpu_driver": "1", "gpu_library": "1", "kernel": "2"}, {"kernel": ("3",), "gpu_driver": ("4",)}, "VersionNotApproved",
+        ({"gpu_driver": "1", "gpu_library": "1", "kernel": "2"}, {"kernel": ("3",), "gpu_driver": ("4",)},
+         "VersionNotApproved",
          "kernel is 2, approved: 3 (default); GPU driver is 1, approved: 4 (default)"),
     ],
 )  # fmt: skip
