@@ -181,7 +181,7 @@ class Probe(Generic[F, L]):
 class ProbeInfo:
     """What a caller needs to know to schedule a probe.
 
-    `summary` is the first line of its module's docstring.
+    `summary` is the first paragraph of its module's docstring, in one line.
     """
 
     name: str

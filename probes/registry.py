@@ -70,7 +70,7 @@ def info(name: str) -> contract.ProbeInfo:
         every=probe.every,
         deadline=probe.deadline,
         moves_data=probe.moves_data,
-        summary=(_module(name).__doc__ or "").strip().split("\n", 1)[0],
+        summary=" ".join((_module(name).__doc__ or "").strip().split("\n\n", 1)[0].split()),
     )
 
 

@@ -1,0 +1,1 @@
+"""Tests, and the rig that they run on."""

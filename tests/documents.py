@@ -4,6 +4,7 @@ A test fails while the file says something else than the code.
 """
 
 import ast
+import itertools
 import pathlib
 import sys
 from collections.abc import Iterator
@@ -92,7 +93,7 @@ def _is_section(kind: object) -> bool:
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
-    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()  # type: ignore[operator]
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     text = msgspec.json.encode(value).decode()
     return f"`{text}`"
 
@@ -109,7 +110,7 @@ def _field_docs(path: pathlib.Path, name: str) -> dict[str, str]:
         if isinstance(node, ast.ClassDef) and node.name == name
     )
     found = {}
-    for field, text in zip(body, body[1:], strict=False):
+    for field, text in itertools.pairwise(body):
         if (
             isinstance(field, ast.AnnAssign)
             and isinstance(field.target, ast.Name)

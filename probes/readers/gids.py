@@ -17,7 +17,7 @@ _LINK_LOCAL_IPV4 = ipaddress.IPv4Network("169.254.0.0/16")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gid:
-    """An entry of a port's GID table. `kind` is `RoCE v2` or `IB/RoCE v1`; `netdev` the network device it belongs to."""
+    """An entry of a port's GID table: `kind` is `RoCE v2` or `IB/RoCE v1`, `netdev` its network device."""
 
     index: int
     address: ipaddress.IPv6Address

@@ -96,7 +96,8 @@ def _of_quiet_time(guest: node.Node, seconds: int) -> dict[str, Result]:
 
 def _agent_cgroup(guest: node.Node) -> str:
     """The cgroup of the agent's container."""
-    find = "for p in /proc/[0-9]*; do if tr '\\0' ' ' < $p/cmdline 2>/dev/null | grep -q 'fabric-ready agent'; then cat $p/cgroup; fi; done"
+    mine = "tr '\\0' ' ' < $p/cmdline 2>/dev/null | grep -q 'fabric-ready agent'"
+    find = f"for p in /proc/[0-9]*; do if {mine}; then cat $p/cgroup; fi; done"
     lines = guest.run(find).stdout.split()
     found = next((line.split(":", 2)[2] for line in lines if "kubepods" in line), None)
     if not found:

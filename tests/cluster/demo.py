@@ -301,7 +301,7 @@ def _short(seen: str) -> str:
 
 def _shortened(seen: str) -> Iterator[str]:
     for line in seen.splitlines():
-        yield line if len(line) <= 160 else line[:157] + "…"  # noqa: PLR2004  (three lines of a cell)
+        yield line if len(line) <= 160 else line[:157] + "…"
 
 
 def _write_result(

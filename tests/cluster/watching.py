@@ -5,6 +5,7 @@ import subprocess
 import threading
 import time
 from types import TracebackType
+from typing import Self
 
 from tests.cluster import cache, controlplane
 
@@ -28,7 +29,7 @@ class NodeWatch:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def __enter__(self) -> "NodeWatch":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

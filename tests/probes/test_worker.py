@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 # Runs the real entry point with one more folder of probes, as if its files lay in the package.
-_ENTRY = "import sys, probes; probes.__path__.append(sys.argv.pop(1)); from probes.__main__ import main; sys.exit(main())"
+_ENTRY = """
+import sys
+import probes
+probes.__path__.append(sys.argv.pop(1))
+from probes.__main__ import main
+sys.exit(main())
+"""
 
 _PROBE = """
 '''Summary of {name}.'''

@@ -14,7 +14,7 @@ def info(name: str, *, moves_data: bool = False, every: float = 30) -> ProbeInfo
     """A probe's entry in the catalogue."""
     return ProbeInfo(
         name=name,
-        rung=name.split(".")[0],
+        rung=name.split(".", maxsplit=1)[0],
         every=every,
         deadline=5,
         moves_data=moves_data,

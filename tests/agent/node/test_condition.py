@@ -10,7 +10,16 @@ from agent.node.ladder import Ladder
 from agent.node.ledger import Ledger
 from probes.contract import Outcome
 from tests.agent.node.rungs import (
-    FAIL, LADDER, NAMES, PASS, SKIP, UNKNOWN, empty, info, record, verified,
+    FAIL,
+    LADDER,
+    NAMES,
+    PASS,
+    SKIP,
+    UNKNOWN,
+    empty,
+    info,
+    record,
+    verified,
 )  # fmt: skip
 from tests.agent.node.test_ledger import STEPS
 

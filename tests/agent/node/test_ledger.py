@@ -10,7 +10,17 @@ from agent.node import ledger as ledgers
 from agent.node.ladder import Ladder
 from probes.contract import Outcome
 from tests.agent.node.rungs import (
-    FAIL, HYSTERESIS, LADDER, NAMES, PASS, SKIP, UNKNOWN, empty, info, record, verified,
+    FAIL,
+    HYSTERESIS,
+    LADDER,
+    NAMES,
+    PASS,
+    SKIP,
+    UNKNOWN,
+    empty,
+    info,
+    record,
+    verified,
 )  # fmt: skip
 
 PORTS, LOOPBACK, DEVICES = "driver.ports", "loopback.bandwidth", "inventory.devices"
@@ -61,7 +71,7 @@ def test_passes_between_do_not_hide_flapping() -> None:
 
 
 def test_recovery_takes_three_passes_ten_seconds_apart() -> None:
-    """Passes that come closer together count once; a failure between starts again; Unknown neither counts nor resets."""
+    """Passes closer together count once; a failure between starts again; Unknown neither counts nor resets."""
     ledger = record(verified(), PORTS, FAIL, 200)
     for at in (201, 203, 205, 211.5):
         ledger = record(ledger, PORTS, PASS, at)
@@ -170,7 +180,7 @@ STEPS = st.lists(
 def test_whatever_happens_a_failure_never_stands_as_proof(
     steps: list[tuple[str, Outcome, float, bool]],
 ) -> None:
-    """Over every history: a node is proven only while each gating probe's last mechanical failure was followed by passes."""
+    """A node is proven only while each gating probe's last mechanical failure was followed by a pass."""
     ledger, now = empty(), 0.0
     failed: set[str] = set()
     for name, outcome, pause, slow in steps:

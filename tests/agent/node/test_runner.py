@@ -179,9 +179,7 @@ def test_changed_ports_are_passed_on(one: runner.Runner) -> None:
     assert {"rxe0/1"} == one.changed
 
 
-def test_an_idle_process_that_goes_silent_is_replaced(
-    one: runner.Runner, child: tuple[str, ...]
-) -> None:
+def test_an_idle_process_that_goes_silent_is_replaced(one: runner.Runner) -> None:
     """It says each second that it lives; fifteen seconds of silence end it, and probes run on."""
     first = run(one, probe("pid")).verdict.part
     assert one._passive is not None
@@ -259,7 +257,7 @@ class frozen_cgroup:  # noqa: N801  (used as a function)
     def __enter__(self) -> Freezer:
         import subprocess  # noqa: PLC0415
 
-        self._mount = Path("/tmp/freezer")  # noqa: S108
+        self._mount = Path("/tmp/freezer")
         self._mount.mkdir(exist_ok=True)
         mount = ["mount", "-t", "cgroup", "-o", "freezer", "freezer", str(self._mount)]
         subprocess.run(mount, check=True)

@@ -6,7 +6,16 @@ from agent.node.ledger import Ledger
 from agent.node.schedule import Schedule
 from probes.contract import Verdict
 from tests.agent.node.rungs import (
-    FAIL, LADDER, NAMES, PASS, UNKNOWN, empty, info, record, verdict, verified,
+    FAIL,
+    LADDER,
+    NAMES,
+    PASS,
+    UNKNOWN,
+    empty,
+    info,
+    record,
+    verdict,
+    verified,
 )  # fmt: skip
 
 DEVICES, PORTS, LOOPBACK = NAMES

@@ -37,7 +37,7 @@ def run(
     command = [sys.executable, "-m", "probes", "loopback.bandwidth", "--limits", json.dumps(limits)]
     if gid_index is not None:
         command += ["--gid-index", str(gid_index)]
-    done = subprocess.run(  # noqa: PLW1509  (the child of a single-threaded test)
+    done = subprocess.run(
         command, capture_output=True, text=True, check=False, preexec_fn=prepare, timeout=90
     )
     verdict: dict[str, Any] = json.loads(done.stdout)["verdict"]
