@@ -74,6 +74,7 @@ class Daemon:
             )
         self._uid = claim.uid
         self._boot_id = _boot_id(settings)
+        self._profile_hash = _profile_hash(settings)
         self._path = Path(settings.node.run_dir) / "state.json"
         saved = state.load(self._path, self._boot_id)
         self._ledger = (
@@ -94,7 +95,8 @@ class Daemon:
         self._schedule = Schedule(
             rungs, self._node, settings.node.hysteresis.recovery_spacing_seconds
         )
-        self._schedule.resume(self._ledger)
+        if saved and saved.profile_hash == self._profile_hash:
+            self._schedule.resume(self._ledger)
         self._runner = Runner(probing.serving(settings), clock.since_boot)
         self._report = Report(rungs, self._node)
         self._serve()
@@ -202,7 +204,7 @@ class Daemon:
                 condition=now,
                 since=self._since,
                 boot_id=self._boot_id,
-                profile_hash=_profile_hash(self._settings),
+                profile_hash=self._profile_hash,
                 uid=self._uid,
             )
         )
@@ -230,7 +232,13 @@ class Daemon:
         self._dirty = False
         if self._condition is None:
             return
-        saved = state.make(self._ledger, self._condition, self._since, self._delivered)
+        saved = state.Saved(
+            ledger=self._ledger,
+            condition=self._condition,
+            since=self._since,
+            profile_hash=self._profile_hash,
+            delivered=self._delivered,
+        )
         try:
             state.save(self._path, saved)
         except OSError as error:

@@ -75,7 +75,7 @@ class Schedule:
         return regular
 
     def resume(self, ledger: Ledger) -> None:
-        """After a restart in the same boot: passive probes look again at once, what moves data keeps its time."""
+        """After a restart in the same boot and under the same limits: what moves data keeps its time."""
         for one in self.ladder.probes:
             entry = ledger.entries.get(one.name)
             if entry is not None and one.moves_data:

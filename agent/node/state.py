@@ -20,13 +20,15 @@ _VERSION = 1
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """The file's content.
 
-    `delivered` is what the API server was last told, `since` when the condition's status flipped.
+    `delivered` is what the API server was last told, `since` when the condition's status flipped,
+    `profile_hash` what the ledger was judged by.
     """
 
-    version: int
+    version: int = _VERSION
     ledger: Ledger
     condition: Condition
     since: str
+    profile_hash: str
     delivered: State | None = None
 
 
@@ -68,10 +70,3 @@ def save(path: Path, saved: Saved) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-
-
-def make(ledger: Ledger, condition: Condition, since: str, delivered: State | None) -> Saved:
-    """A file's content of this version."""
-    return Saved(
-        version=_VERSION, ledger=ledger, condition=condition, since=since, delivered=delivered
-    )

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.agent.node import machines
 from tests.cluster import controlplane, waiting
 
 _ROOT = Path(__file__).parents[3]
 _NAMESPACE = "daemon-tests"
-_BOOT = "11111111-0000-4000-8000-000000000001"
 _REBOOTED = "22222222-0000-4000-8000-000000000002"
 # The agent's rights as manifests/base gives them, in a namespace of these tests.
 _ACCOUNT = f"""\
@@ -50,37 +50,6 @@ subjects: [{{kind: ServiceAccount, name: fabric-agent, namespace: {_NAMESPACE}}}
 """
 
 
-def make_machine(root: Path) -> None:
-    """A machine with one RDMA port that is up, as far as the rungs below the loopback look."""
-    device = root / "sys/devices/pci0000:00/0000:00:03.0"
-    port = device / "infiniband/mlx5_0/ports/1"
-    files = {
-        root / "proc/sys/kernel/random/boot_id": _BOOT,
-        root / "proc/sys/kernel/osrelease": "6.8.0",
-        root / "sys/module/ib_uverbs/refcnt": "1",
-        root / "dev/infiniband/uverbs0": "",
-        root / "sys/class/infiniband_verbs/uverbs0/ibdev": "mlx5_0",
-        device / "vendor": "0x15b3",
-        device / "device": "0x1021",
-        device / "class": "0x020700",
-        device / "infiniband/mlx5_0/node_type": "1: CA",
-        port / "state": "4: ACTIVE",
-        port / "phys_state": "5: LinkUp",
-        port / "link_layer": "InfiniBand",
-        port / "rate": "400 Gb/sec (4X NDR)",
-        port / "lid": "0x11",
-        port / "sm_lid": "0x1",
-        port / "gids/0": "fe80:0000:0000:0000:0002:c903:00aa:bb01",
-    }
-    for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    classes = root / "sys/class/infiniband"
-    classes.mkdir(parents=True)
-    (classes / "mlx5_0").symlink_to(device / "infiniband/mlx5_0")
-    (device / "infiniband/mlx5_0/device").symlink_to(device)
-
-
 @dataclasses.dataclass(kw_only=True)
 class Subject:
     """A Node, its machine, and its agent."""
@@ -88,13 +57,9 @@ class Subject:
     api: controlplane.ApiServer
     name: str
     folder: Path
+    machine: machines.Machine
     port: int
     process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def machine(self) -> Path:
-        """The machine's file tree."""
-        return self.folder / "machine"
 
     def create_node(self) -> None:
         """A bare Node object and a token bound to it."""
@@ -106,25 +71,11 @@ class Subject:
         (account / "token").write_text(token)
         (account / "ca.crt").write_bytes(self.api.ca_file.read_bytes())
 
-    def set_state(self, state: str, phys_state: str) -> None:
-        """Changes the port's state files."""
-        port = self.machine / "sys/class/infiniband/mlx5_0/ports/1"
-        (port / "phys_state").write_text(phys_state + "\n")
-        (port / "state").write_text(state + "\n")
-
-    def pull(self) -> None:
-        """The link goes down."""
-        self.set_state("1: DOWN", "3: Disabled")
-
-    def plug(self) -> None:
-        """It comes back."""
-        self.set_state("4: ACTIVE", "5: LinkUp")
-
     def start(self) -> None:
         """Starts the agent."""
         settings = {
             "rungs": ["inventory", "driver"],
-            "host": {"root": str(self.machine)},
+            "host": {"root": str(self.machine.root)},
             "node": {
                 "run_dir": str(self.folder / "run"),
                 "http_address": "127.0.0.1",
@@ -226,8 +177,13 @@ _count = iter(range(1, 1000))
 def subject(apiserver: controlplane.ApiServer, tmp_path: Path) -> Iterator[Subject]:
     """A Node and its machine, whose agent does not run yet."""
     apiserver.apply(_ACCOUNT)
-    one = Subject(api=apiserver, name=f"daemon-{next(_count)}", folder=tmp_path, port=_free_port())
-    make_machine(one.machine)
+    one = Subject(
+        api=apiserver,
+        name=f"daemon-{next(_count)}",
+        folder=tmp_path,
+        machine=machines.make(tmp_path / "machine"),
+        port=_free_port(),
+    )
     one.create_node()
     yield one
     if one.process and one.process.poll() is None:
@@ -248,7 +204,7 @@ def test_a_node_is_verified_marked_and_told_about(verified: Subject) -> None:
     node = verified.node()
     assert "true" == node["metadata"]["labels"]["fabric-readiness.dev/verified"]
     annotations = node["metadata"]["annotations"]
-    assert _BOOT == annotations["fabric-readiness.dev/verified-boot-id"]
+    assert machines.BOOT == annotations["fabric-readiness.dev/verified-boot-id"]
     assert "" == annotations["fabric-readiness.dev/blocked-rung"]
     assert 12 == len(annotations["fabric-readiness.dev/profile-hash"])
     waiting.until(
@@ -269,14 +225,14 @@ def test_a_node_is_verified_marked_and_told_about(verified: Subject) -> None:
 def test_a_port_that_goes_down_is_said_within_two_seconds_and_comes_back(verified: Subject) -> None:
     """False with the port's name; still proven in this boot; True again after its passes."""
     pulled = time.monotonic()
-    verified.pull()
+    verified.machine.pull()
     said = verified.wait("False", "PortDown")
     assert time.monotonic() - pulled < 2
     assert "driver.ports: mlx5_0/1 is DOWN (physical state Disabled), InfiniBand" in said["message"]
     node = verified.node()
     assert "true" == node["metadata"]["labels"]["fabric-readiness.dev/verified"]
     assert "driver" == node["metadata"]["annotations"]["fabric-readiness.dev/blocked-rung"]
-    verified.plug()
+    verified.machine.plug()
     verified.wait("True", "FabricVerified", seconds=40)
 
 
@@ -310,9 +266,9 @@ def _ready(subject: Subject) -> bool:
 def test_a_new_boot_starts_with_nothing_proven(verified: Subject) -> None:
     """After a reboot the first thing said is Unknown, unverified, with no boot id; then the proof is made anew."""
     verified.stop(signal.SIGKILL)
-    (verified.machine / "proc/sys/kernel/random/boot_id").write_text(_REBOOTED + "\n")
+    verified.machine.boot(_REBOOTED)
     # A probe that can't be read holds the first verification back for as long as we look.
-    rate = verified.machine / "sys/class/infiniband/mlx5_0/ports/1/rate"
+    rate = verified.machine.port / "rate"
     rate.unlink()
     rate.symlink_to("/proc/self/mem")  # reading it at 0 is EIO
     verified.start()
@@ -323,7 +279,7 @@ def test_a_new_boot_starts_with_nothing_proven(verified: Subject) -> None:
     assert "" == node["metadata"]["annotations"]["fabric-readiness.dev/verified-boot-id"]
     rate.unlink()
     rate.write_text("400 Gb/sec (4X NDR)\n")
-    verified.set_state(
+    verified.machine.set_state(
         "4: ACTIVE", "5: LinkUp\n"
     )  # a change to look at, without one in what it says
     verified.wait("True", "FabricVerified", seconds=40)
@@ -338,7 +294,7 @@ def test_an_outage_of_the_api_server_loses_nothing_and_repeats_nothing(verified:
     waiting.until("events sent", lambda: 2 == len(verified.events()), seconds=5)
     verified.api.stop_server()
     try:
-        verified.pull()
+        verified.machine.pull()
         time.sleep(6)
     finally:
         verified.api.start_server()
@@ -354,7 +310,7 @@ def test_a_half_open_connection_is_given_up(verified: Subject) -> None:
     """A server that takes the request and never answers costs one timeout; the state arrives afterwards."""
     verified.api.server.pause()
     try:
-        verified.pull()
+        verified.machine.pull()
         time.sleep(13)
         assert (200, "ok\n") == verified.page("/healthz")
     finally:
@@ -366,7 +322,7 @@ def test_missing_rights_are_said_and_survived(verified: Subject) -> None:
     """403: the loop goes on and says what is missing; when the right is back the state arrives."""
     verified.api.kubectl("delete", "clusterrolebinding", _NAMESPACE)
     time.sleep(1)
-    verified.pull()
+    verified.machine.pull()
     waiting.until("the refusal", lambda: ("change", "refused") in verified.writes(), seconds=20)
     assert "403" in verified.log()
     assert 'cannot patch resource \\"nodes/status\\"' in verified.log()
@@ -379,7 +335,7 @@ def test_a_node_that_was_made_anew_is_not_stamped_with_the_old_verdict(verified:
     verified.api.kubectl("delete", "node", verified.name)
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": verified.name}}
     verified.api.kubectl("create", "-f", "-", stdin=json.dumps(body))
-    verified.pull()
+    verified.machine.pull()
     waiting.until(
         "the refusal",
         lambda: ("change", "conflict") in verified.writes(),
@@ -398,7 +354,7 @@ def test_a_token_that_was_rotated_is_used(verified: Subject) -> None:
     token = verified.folder / "account/token"
     good = token.read_text()
     token.write_text("not.a.token")
-    verified.pull()
+    verified.machine.pull()
     waiting.until("the refusal", lambda: ("change", "refused") in verified.writes(), seconds=20)
     token.write_text(good)
     verified.wait("False", "PortDown", seconds=70)
@@ -408,7 +364,7 @@ def test_a_broken_state_file_costs_a_new_verification(verified: Subject) -> None
     """Garbage where the proof was kept: verified anew, nothing claimed meanwhile."""
     verified.stop(signal.SIGKILL)
     (verified.folder / "run/state.json").write_bytes(b"\xff\xfe{")
-    verified.pull()
+    verified.machine.pull()
     verified.start()
     verified.wait("False", "PortDown")
     assert "false" == verified.node()["metadata"]["labels"]["fabric-readiness.dev/verified"]

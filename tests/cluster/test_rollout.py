@@ -1,0 +1,137 @@
+"""The product on a real cluster, installed as users do: what the demo shows, and what happens after it."""
+
+import io
+import json
+import time
+
+import pytest
+import rich.console
+
+from tests.cluster import cluster as clusters
+from tests.cluster import demo, waiting
+
+
+@pytest.fixture(scope="module")
+def shown(cluster: clusters.Cluster) -> demo.Demo:
+    """The demo, run to its end; what it installed stays."""
+    one = demo.Demo(cluster, rich.console.Console(file=io.StringIO()))
+    one.run()
+    return one
+
+
+def test_the_demo_sees_what_it_expects(shown: demo.Demo) -> None:
+    """Every step is as expected: waits, verified, runs; pulled, shut out within two seconds, let in again."""
+    seen = {what: good for what, _, _, _, good in shown.rows}
+    assert [True] * 12 == list(seen.values())
+    assert "node-b: cable pulled" in seen
+
+
+def test_the_scheduler_names_the_taint(shown: demo.Demo) -> None:
+    """A person who asks why a pod waits is told."""
+    words = next(seen for what, _, seen, _, _ in shown.rows if what == "workload pod waits")
+    assert "2 node(s) had untolerated taint" in words
+
+
+def test_an_agent_that_dies_costs_nothing(shown: demo.Demo, cluster: clusters.Cluster) -> None:
+    """SIGKILL to the agent: the kubelet starts it again, the condition does not move, no taint comes."""
+    assert shown.rows
+    before = cluster.condition("node-a", "FabricReady")
+    mine = "tr '\\0' ' ' < $p/cmdline 2>/dev/null | grep -q 'fabric-ready agent $'"
+    find = f"for p in /proc/[0-9]*; do {mine} && echo ${{p#/proc/}}; done"
+    guest = cluster.nodes["node-a"]
+    pids = guest.run(find, check=False).stdout.split()
+    assert 1 == len(pids)
+    guest.run(f"kill -9 {pids[0]}")
+    cluster.wait_until(
+        "the agent to be ready again", lambda: _agents_ready(cluster, restarts=1), seconds=120
+    )
+    after = cluster.condition("node-a", "FabricReady")
+    assert before["lastTransitionTime"] == after["lastTransitionTime"]
+    assert ("True", "FabricVerified") == (after["status"], after["reason"])
+    assert "taints" not in cluster.get("node", "node-a")["spec"]
+
+
+def _agents_ready(cluster: clusters.Cluster, *, restarts: int) -> bool:
+    pods = cluster.get(
+        "pods", "--namespace", demo.NAMESPACE, "--selector=app.kubernetes.io/name=fabric-agent"
+    )["items"]
+    states = [pod["status"].get("containerStatuses", [{}])[0] for pod in pods]
+    return all(state.get("ready") for state in states) and restarts == sum(
+        state.get("restartCount", 0) for state in states
+    )
+
+
+def test_a_reboot_closes_the_node_until_it_is_proven_again(
+    shown: demo.Demo, cluster: clusters.Cluster
+) -> None:
+    """A new boot id taints the node as unverified at once; the proof of the new boot takes it off."""
+    assert shown.rows
+    guest = cluster.nodes["node-b"]
+    boot = cluster.get("node", "node-b")["metadata"]["annotations"][
+        "fabric-readiness.dev/verified-boot-id"
+    ]
+    guest.reboot()
+    cluster.wait_until("the taint", lambda: _taint(cluster) == "unverified", seconds=90)
+    cluster.wait_until("verified again", lambda: _verified(cluster, boot), seconds=150)
+    cluster.wait_until("the taint to go", lambda: _taint(cluster) is None, seconds=60)
+
+
+def _taint(cluster: clusters.Cluster) -> str | None:
+    taints = cluster.get("node", "node-b")["spec"].get("taints", [])
+    return next((str(one["value"]) for one in taints if one["key"] == demo.TAINT), None)
+
+
+def _verified(cluster: clusters.Cluster, other_than: str) -> bool:
+    annotations = cluster.get("node", "node-b")["metadata"]["annotations"]
+    boot = annotations.get("fabric-readiness.dev/verified-boot-id")
+    status = cluster.condition("node-b", "FabricReady").get("status")
+    return bool(boot) and boot != other_than and status == "True"
+
+
+def test_a_person_can_ask_the_agent(shown: demo.Demo, cluster: clusters.Cluster) -> None:
+    """`fabric-ready check` inside the pod, with the pod's settings: a table's facts, and exit code 0."""
+    assert shown.rows
+    pod = cluster.get(
+        "pods", "--namespace", demo.NAMESPACE, "--selector=app.kubernetes.io/name=fabric-agent",
+        "--field-selector=spec.nodeName=node-a",
+    )["items"][0]["metadata"]["name"]  # fmt: skip
+    said = cluster.kubectl(
+        "exec",
+        "--namespace",
+        demo.NAMESPACE,
+        pod,
+        "--",
+        "fabric-ready",
+        "check",
+        "--json",
+        timeout=120,
+    )
+    found = json.loads(said)
+    assert ("pass", 0, False) == (found["outcome"], found["exit_code"], found["peers_asked"])
+    assert "kubelet" not in said
+
+
+def test_a_change_of_settings_rolls_the_agents_and_proves_again(
+    shown: demo.Demo, cluster: clusters.Cluster
+) -> None:
+    """An expectation that the emulated HCA can't meet: False, LoopbackSlow, tainted `loopback`; and back."""
+    assert shown.rows
+    overlay = cluster.kubectl("kustomize", str(demo.OVERLAY))
+    harder = overlay.replace(
+        "expected_gigabits_per_second: 0.05", "expected_gigabits_per_second: 50"
+    )
+    assert overlay != harder
+    # Other limits: what was proven holds, and is proven anew at once; two slow runs a minute apart act.
+    cluster.kubectl("apply", "--filename", "-", stdin=harder)
+    try:
+        cluster.wait_until(
+            "slow", lambda: _reason(cluster, "node-a") == "LoopbackSlow", seconds=170
+        )
+    finally:
+        cluster.kubectl("apply", "--filename", "-", stdin=overlay)
+        time.sleep(1)
+    waiting.until("fast again", lambda: _reason(cluster, "node-a") == "FabricVerified", seconds=170)
+
+
+def _reason(cluster: clusters.Cluster, name: str) -> str:
+    return cluster.condition(name, "FabricReady").get("reason", "")
