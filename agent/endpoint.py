@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import prometheus_client
 
 # When a series began is of no use here, and would double the number of series of every counter.
-prometheus_client.disable_created_metrics()
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _REQUEST_SECONDS = 5.0
 TEXT = "text/plain; charset=utf-8"

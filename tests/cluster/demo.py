@@ -107,7 +107,12 @@ class Demo:
     def install(self) -> None:
         """Applies the manifests as a user would, and waits until every node is verified."""
         self._cluster.kubectl("apply", "--kustomize", str(OVERLAY))
-        self.step("agent and gate rolled out", "DaemonSet 2/2, Deployment 1/1", self._rolled_out)
+        self.step(
+            "agent and gate rolled out",
+            "DaemonSet 2/2, Deployment 1/1",
+            self._rolled_out,
+            seconds=300,
+        )
         both = list(self._cluster.nodes)
         self.step("each node verified", "FabricReady=True", self._all(both, self._verified))
 
