@@ -3,6 +3,7 @@ where the probe looks on any node, for one process and nobody else.
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,8 @@ os.execv(sys.executable, [sys.executable, "-m", "probes", *sys.argv[2:]])
 
 def verdict(root: Path, environment: dict[str, str], *arguments: str) -> dict[str, Any]:
     """What `python -m probes ARGUMENTS` says where /sys is that of `root`."""
-    namespace = ["unshare", "--map-root-user", "--mount", "--propagation", "private"]
+    as_root = () if os.geteuid() == 0 else ("--map-root-user",)
+    namespace = ["unshare", *as_root, "--mount", "--propagation", "private"]
     done = subprocess.run(
         [*namespace, sys.executable, "-c", _BIND, str(root / "sys"), *arguments],
         env=environment,
