@@ -1,7 +1,8 @@
 """Machines as text: the kernel files that the readers look at, one line each, unpacked into a folder for a test.
 
-A line is `PATH = CONTENT` or `PATH -> TARGET` (a symbolic link); `#` begins a comment. `capture.py` writes such a file on a
-real machine. Those named in it as made by hand follow the layout that kernel and drivers document.
+A line is `PATH = CONTENT` or `PATH -> TARGET` (a symbolic link); `#` begins a comment. `capture.py`
+writes such a file on a real machine. Those that say they were made by hand follow the layout that
+kernel and drivers document.
 """
 
 from pathlib import Path

@@ -1,6 +1,7 @@
 """`python3 tests/hosts/capture.py > tests/hosts/NAME.txt`: writes down this machine's kernel files for tests.
 
-Needs nothing but Python. GUIDs, MAC addresses and IP addresses are in the result: look at it before it leaves your site.
+Needs nothing but Python. GUIDs, MAC addresses and IP addresses are in the result: look at it before
+it leaves your site.
 """
 
 import os
@@ -55,7 +56,7 @@ def _follow(path: pathlib.Path, seen: set[pathlib.Path]) -> pathlib.Path:
         return path
     if path not in seen:
         seen.add(path)
-        print(f"{path.relative_to(_ROOT)} -> {os.readlink(path)}")
+        print(f"{path.relative_to(_ROOT)} -> {path.readlink()}")
     return path.resolve()
 
 
@@ -74,10 +75,14 @@ def _pci(device: pathlib.Path, seen: set[pathlib.Path]) -> None:
         return
     function = device.resolve()
     for folder in (function, *function.parents):
-        if folder.name.count(":") != 2:  # noqa: PLR2004  (an address has two)
+        if folder.name.count(":") != 2:
             break
         _all(folder, _PCI_FILES, seen)
-    for name in sorted(os.listdir(function / "net")) if (function / "net").exists() else ():
+    for name in (
+        sorted(entry.name for entry in (function / "net").iterdir())
+        if (function / "net").exists()
+        else ()
+    ):
         _all(function / "net" / name, _NET_FILES, seen)
 
 
