@@ -2,13 +2,12 @@
 
 import io
 import json
-import time
 
 import pytest
 import rich.console
 
 from tests.cluster import cluster as clusters
-from tests.cluster import demo, waiting
+from tests.cluster import demo
 
 
 @pytest.fixture(scope="module")
@@ -66,26 +65,28 @@ def test_a_reboot_closes_the_node_until_it_is_proven_again(
 ) -> None:
     """A new boot id taints the node as unverified at once; the proof of the new boot takes it off."""
     assert shown.rows
-    guest = cluster.nodes["node-b"]
-    boot = cluster.get("node", "node-b")["metadata"]["annotations"][
-        "fabric-readiness.dev/verified-boot-id"
-    ]
-    guest.reboot()
-    cluster.wait_until("the taint", lambda: _taint(cluster) == "unverified", seconds=90)
-    cluster.wait_until("verified again", lambda: _verified(cluster, boot), seconds=150)
-    cluster.wait_until("the taint to go", lambda: _taint(cluster) is None, seconds=60)
+    # With one replica, the node that carries the gate has nobody to watch its own reboot.
+    gate = cluster.get(
+        "pods", "--namespace", demo.NAMESPACE, "--selector=app.kubernetes.io/name=fabric-gate"
+    )["items"][0]["spec"]["nodeName"]
+    name = next(name for name in cluster.nodes if name != gate)
+    boot = _verified_boot(cluster, name)
+    cluster.nodes[name].reboot()
+    cluster.wait_until("the taint", lambda: _taint(cluster, name) == "unverified", seconds=90)
+    cluster.wait_until(
+        "a new proof", lambda: _verified_boot(cluster, name) not in {"", boot}, seconds=150
+    )
+    cluster.wait_until("the taint to go", lambda: _taint(cluster, name) is None, seconds=60)
 
 
-def _taint(cluster: clusters.Cluster) -> str | None:
-    taints = cluster.get("node", "node-b")["spec"].get("taints", [])
+def _taint(cluster: clusters.Cluster, name: str) -> str | None:
+    taints = cluster.get("node", name)["spec"].get("taints", [])
     return next((str(one["value"]) for one in taints if one["key"] == demo.TAINT), None)
 
 
-def _verified(cluster: clusters.Cluster, other_than: str) -> bool:
-    annotations = cluster.get("node", "node-b")["metadata"]["annotations"]
-    boot = annotations.get("fabric-readiness.dev/verified-boot-id")
-    status = cluster.condition("node-b", "FabricReady").get("status")
-    return bool(boot) and boot != other_than and status == "True"
+def _verified_boot(cluster: clusters.Cluster, name: str) -> str:
+    annotations = cluster.get("node", name)["metadata"]["annotations"]
+    return str(annotations.get("fabric-readiness.dev/verified-boot-id", ""))
 
 
 def test_a_person_can_ask_the_agent(shown: demo.Demo, cluster: clusters.Cluster) -> None:
@@ -109,29 +110,3 @@ def test_a_person_can_ask_the_agent(shown: demo.Demo, cluster: clusters.Cluster)
     found = json.loads(said)
     assert ("pass", 0, False) == (found["outcome"], found["exit_code"], found["peers_asked"])
     assert "kubelet" not in said
-
-
-def test_a_change_of_settings_rolls_the_agents_and_proves_again(
-    shown: demo.Demo, cluster: clusters.Cluster
-) -> None:
-    """An expectation that the emulated HCA can't meet: False, LoopbackSlow, tainted `loopback`; and back."""
-    assert shown.rows
-    overlay = cluster.kubectl("kustomize", str(demo.OVERLAY))
-    harder = overlay.replace(
-        "expected_gigabits_per_second: 0.05", "expected_gigabits_per_second: 50"
-    )
-    assert overlay != harder
-    # Other limits: what was proven holds, and is proven anew at once; two slow runs a minute apart act.
-    cluster.kubectl("apply", "--filename", "-", stdin=harder)
-    try:
-        cluster.wait_until(
-            "slow", lambda: _reason(cluster, "node-a") == "LoopbackSlow", seconds=170
-        )
-    finally:
-        cluster.kubectl("apply", "--filename", "-", stdin=overlay)
-        time.sleep(1)
-    waiting.until("fast again", lambda: _reason(cluster, "node-a") == "FabricVerified", seconds=170)
-
-
-def _reason(cluster: clusters.Cluster, name: str) -> str:
-    return cluster.condition(name, "FabricReady").get("reason", "")

@@ -41,6 +41,8 @@ class NodeWatch:
         self._process.terminate()
         self._process.wait()
         self._reader.join()
+        if self._process.stdout:
+            self._process.stdout.close()
 
     def _read(self) -> None:
         if self._process.stdout:
