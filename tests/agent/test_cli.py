@@ -75,6 +75,17 @@ def test_check_is_unknown_where_a_gating_rung_could_not_look(
     assert ("Unreadable", True) == (loopback["verdict"]["reason"], loopback["gates"])
 
 
+def test_check_is_unknown_where_a_fact_could_not_be_read(
+    tmp_path: Path, machine: machines.Machine
+) -> None:
+    """Blind is not fine, even where everything else passed."""
+    (machine.port / "rate").write_bytes(b"\x00")
+    said = fabric_ready("check", "--config", settings(tmp_path, machine))
+    assert 2 == said.returncode
+    assert "UNKNOWN: at least one rung could not be decided." in said.stdout
+    assert "ports/1/rate: is not text" in " ".join(said.stdout.split())
+
+
 def test_a_machine_without_rdma_says_so_plainly(tmp_path: Path) -> None:
     """No device at all is a failure, and never "ok"."""
     (tmp_path / "machine/proc/sys/kernel").mkdir(parents=True)
