@@ -20,10 +20,6 @@ from agent.cluster.token import Token
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 10.0
 _MAX_MESSAGE_BYTES = 64 * 1024
-_MAX_MESSAGE_CHARS = 300
-_KINDS = {404: "gone", 409: "conflict", 410: "gone", 422: "invalid"}
-_REFUSED = {401, 403}
-_TOO_MANY = 429
 _UNAUTHORIZED = 401
 # The answer to a patch would be the whole node (60 KB); this asks for its metadata alone.
 _METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -123,7 +119,10 @@ class Api:
                 f"{method} {path}: {type(error).__name__}: {error}"[:500]
             ) from error
         if response.status >= 300:  # noqa: PLR2004  (the API server redirects nobody)
-            self._refuse(method, path, response, said)
+            if response.status == _UNAUTHORIZED:
+                self._token.forget()
+            after = response.headers.get("Retry-After")
+            raise errors.of_answer(f"{method} {path}", response.status, said, after)
 
     def _connections(self) -> urllib3.PoolManager:
         """Kept alive between calls; made anew when the authority's file changed."""
@@ -142,30 +141,3 @@ class Api:
             )
             self._ca_stamp = stamp
         return self._pool
-
-    def _refuse(
-        self, method: str, path: str, response: urllib3.BaseHTTPResponse, said: bytes
-    ) -> None:
-        """Raises what a status code means."""
-        text = f"{method} {path}: {response.status} {_message(said)}"
-        if response.status == _UNAUTHORIZED:
-            self._token.forget()
-        if response.status in _REFUSED:
-            raise errors.Refused(text)
-        if response.status in _KINDS:
-            raise errors.Conflict(text, kind=_KINDS[response.status])
-        if response.status == _TOO_MANY:
-            after = response.headers.get("Retry-After", "")
-            seconds = float(after) if after.isascii() and after.isdigit() else 1.0
-            raise errors.Throttled(text, retry_after_seconds=seconds)
-        raise errors.Unreachable(text)
-
-
-def _message(said: bytes) -> str:
-    """The message of a Status object, or the start of whatever came."""
-    try:
-        status = msgspec.json.decode(said)
-        text = str(status.get("message", "")) if isinstance(status, dict) else str(status)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        text = said.decode(errors="replace")
-    return " ".join(text.split())[:_MAX_MESSAGE_CHARS]

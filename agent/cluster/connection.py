@@ -23,9 +23,6 @@ MAX_ANSWER_BYTES = 128 * 1024 * 1024
 MAX_LINE_BYTES = 8 * 1024 * 1024
 MAX_MESSAGE_BYTES = 64 * 1024
 _CHUNK_BYTES = 64 * 1024
-_REFUSED = {401, 403}
-_CONFLICTS = {404: "gone", 409: "conflict", 410: "gone", 422: "invalid"}
-_TOO_MANY = 429
 _USER_AGENT = "fabric-readiness-gate"
 
 
@@ -153,33 +150,12 @@ class Connection:
 
 def _refusal(method: str, path: str, response: urllib3.BaseHTTPResponse) -> errors.ApiError:
     """What an answer that is no success means."""
-    said = f"{method} {path}: {response.status} {_message(response)}"
-    if response.status == _TOO_MANY:
-        return errors.Throttled(said, retry_after_seconds=_retry_after(response))
-    if response.status in _REFUSED:
-        return errors.Refused(said)
-    kind = _CONFLICTS.get(response.status)
-    return errors.Conflict(said, kind=kind) if kind else errors.Unreachable(said)
-
-
-def _message(response: urllib3.BaseHTTPResponse) -> str:
-    """The message of the API server's Status object, or the start of whatever came, in one line."""
     try:
-        data = response.read(MAX_MESSAGE_BYTES)
+        said = response.read(MAX_MESSAGE_BYTES)
     except urllib3.exceptions.HTTPError as error:
-        return _transport(error)
-    try:
-        said = json.loads(data)
-    except ValueError:
-        said = data.decode(errors="replace")
-    text = said.get("message") if isinstance(said, dict) else said
-    return " ".join(str(text).split())[:300]
-
-
-def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
-    """Seconds of the header Retry-After; 1 where it is missing or a date."""
-    value = response.headers.get("Retry-After", "")
-    return float(value) if value.isascii() and value.isdigit() else 1.0
+        said = _transport(error).encode()
+    after = response.headers.get("Retry-After")
+    return errors.of_answer(f"{method} {path}", response.status, said, after)
 
 
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:

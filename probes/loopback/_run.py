@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from probes.contract import Host, Unreadable
-from probes.readers import counters, devices, gids, numa, pci, ports, transfer, use, verbs
+from probes.readers import counters, devices, gids, numa, payload, pci, ports, transfer, use, verbs
 
 # The measurement ends with whichever comes first; the first is what perftest needs for a steady
 # value, the second keeps a fast port's share of the probe below a tenth of a second.
@@ -181,7 +181,7 @@ def _two_ends(
         first.connect(second.address)
         second.connect(first.address)
         for end in pair:
-            end.fill(transfer.pattern(int.from_bytes(os.urandom(8), "big")))
+            end.fill(payload.pattern(int.from_bytes(os.urandom(8), "big")))
         yield first, second
 
 
@@ -207,8 +207,8 @@ def _exchange(first: transfer.End, second: transfer.End) -> tuple[int, str]:
 
 
 def _difference(what: str, expected: bytes, end: transfer.End) -> str:
-    offset = transfer.first_difference(expected, end.received())
+    offset = payload.first_difference(expected, end.received())
     if offset is None:
         return ""
-    slot, within = divmod(offset, transfer.SLOT_BYTES)
+    slot, within = divmod(offset, payload.SLOT_BYTES)
     return f"{what}: byte {within} of message {slot} is not what was sent"

@@ -12,7 +12,7 @@ from typing import Literal
 
 from probes import contract
 from probes.loopback import _expectation, _run
-from probes.readers import transfer
+from probes.readers import payload, transfer
 
 # Packets of rxe's counter are witnesses when they account for so much of the payload.
 _WITNESS_SHARE = 0.95
@@ -180,7 +180,7 @@ def _witness(run: _run.PortRun) -> str:
     # speak for a run, not against.
     moved = [
         (after.transmitted_bytes or 0) - (before.transmitted_bytes or 0),
-        ((after.write_requests or 0) - (before.write_requests or 0)) * transfer.SLOT_BYTES,
+        ((after.write_requests or 0) - (before.write_requests or 0)) * payload.SLOT_BYTES,
     ]
     return "full" if max(moved) >= _WITNESS_SHARE * run.witnessed_bytes else "partial"
 

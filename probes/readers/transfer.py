@@ -11,16 +11,14 @@ import contextlib
 import ctypes
 import dataclasses
 import os
-import random
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from probes.readers import verbs
+from probes.readers.payload import REGION_BYTES, SLOT_BYTES, SLOTS
 
-# The message size, queue depth and QP timers of perftest's ib_write_bw, so that the two can be
-# compared.
-SLOT_BYTES = 64 * 1024
+# The queue depth and QP timers of perftest's ib_write_bw, so that the two can be compared.
 DEPTH = 128
 _CHAIN = 32
 _TIMEOUT_CODE = 14  # 4.096 µs × 2^14 = 67 ms per try
@@ -28,10 +26,6 @@ _HOP_LIMIT = 0xFF
 _MIN_RNR_TIMER = 12
 # 7 means "for ever" to rxe, and a lost partner would hold the probe until its deadline.
 _RETRIES = 6
-# Two regions (what I send, what I receive) of this many slots per end: 2 MiB in all, which stays in
-# a CPU's cache.
-_SLOTS = 16
-_REGION_BYTES = _SLOTS * SLOT_BYTES
 
 # Far above every retry of a queue pair (0.5 s by the formula; HCAs may stretch it), and above the
 # time that the slowest software RDMA needs for what is in flight.
@@ -124,7 +118,7 @@ class End:
         library = self._pyverbs.verbs
         with _step("memory", self._pyverbs):
             self._domain = self._owned(library.pd.PD(self._context))
-            self._memory = self._owned(library.mr.MR(self._domain, 2 * _REGION_BYTES, self._access))
+            self._memory = self._owned(library.mr.MR(self._domain, 2 * REGION_BYTES, self._access))
         capacity = library.qp.QPCap(
             max_send_wr=DEPTH, max_recv_wr=1, max_send_sge=1, max_recv_sge=1, max_inline_data=0
         )
@@ -204,17 +198,17 @@ class End:
     def fill(self, pattern: bytes) -> None:
         """Puts `pattern` (one region long) where this end sends from, and zeroes where it receives."""
         self.pattern = pattern
-        self._memory.write(pattern, _REGION_BYTES)
+        self._memory.write(pattern, REGION_BYTES)
         self.clear()
 
     def clear(self) -> None:
         """Zeroes the region that this end receives into."""
-        self._memory.write(bytes(_REGION_BYTES), _REGION_BYTES, _REGION_BYTES)
+        self._memory.write(bytes(REGION_BYTES), REGION_BYTES, REGION_BYTES)
 
     def received(self) -> memoryview:
         """The region that this end receives into, as it is now, without a copy."""
-        start = self._memory.buf + _REGION_BYTES
-        return memoryview((ctypes.c_char * _REGION_BYTES).from_address(start)).cast("B")
+        start = self._memory.buf + REGION_BYTES
+        return memoryview((ctypes.c_char * REGION_BYTES).from_address(start)).cast("B")
 
     def write(self, partner: Address, payload_bytes: int, until: float) -> Measured:
         """Writes this end's pattern into the partner's receive region, over and over.
@@ -227,15 +221,13 @@ class End:
         Raises:
             Failure: a completion has an error, or none came.
         """
-        chain = self._chain(
-            self._pyverbs.enums.IBV_WR_RDMA_WRITE, partner, _CHAIN, 0, _REGION_BYTES
-        )
+        chain = self._chain(self._pyverbs.enums.IBV_WR_RDMA_WRITE, partner, _CHAIN, 0, REGION_BYTES)
         return self._run("write", chain, payload_bytes, until)
 
     def read(self, partner: Address) -> Measured:
         """Reads the partner's pattern into this end's receive region, once."""
-        chain = self._chain(self._pyverbs.enums.IBV_WR_RDMA_READ, partner, _SLOTS, _REGION_BYTES, 0)
-        return self._run("read", chain, _REGION_BYTES, time.monotonic())
+        chain = self._chain(self._pyverbs.enums.IBV_WR_RDMA_READ, partner, SLOTS, REGION_BYTES, 0)
+        return self._run("read", chain, REGION_BYTES, time.monotonic())
 
     def _chain(
         self, opcode: int, partner: Address, length: int, mine: int, theirs: int
@@ -245,7 +237,7 @@ class End:
         requests: list[Any] = []
         following = None
         for position in reversed(range(length)):
-            offset = (position % _SLOTS) * SLOT_BYTES
+            offset = (position % SLOTS) * SLOT_BYTES
             piece = library.wr.SGE(self._memory.buf + mine + offset, SLOT_BYTES, self._memory.lkey)
             following = library.wr.SendWR(
                 wr_id=position,
@@ -303,18 +295,6 @@ class End:
             vendor = f"vendor error 0x{completion.vendor_err:x}"
             why = f"completion status {completion.status} ({name}), {vendor}"
             raise Failure(step=step, code=completion.status, why=why)
-
-
-def pattern(seed: int) -> bytes:
-    """A region's worth of bytes in which every position differs: a slot that lands in another's place is seen."""
-    return random.Random(seed).randbytes(_REGION_BYTES)  # noqa: S311  (a pattern, not a secret)
-
-
-def first_difference(expected: bytes, received: memoryview) -> int | None:
-    """Offset of the first byte that differs, None where all are equal."""
-    if received == expected:
-        return None
-    return next(i for i in range(len(expected)) if received[i] != expected[i])
 
 
 @contextlib.contextmanager

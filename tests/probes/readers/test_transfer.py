@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from probes.contract import Host
-from probes.readers import counters, transfer, verbs
+from probes.readers import counters, payload, transfer, verbs
 
 pytestmark = pytest.mark.in_guest
 
@@ -47,8 +47,8 @@ def connected(ends: tuple[transfer.End, transfer.End]) -> tuple[transfer.End, tr
     first, second = ends
     first.connect(second.address)
     second.connect(first.address)
-    first.fill(transfer.pattern(1))
-    second.fill(transfer.pattern(2))
+    first.fill(payload.pattern(1))
+    second.fill(payload.pattern(2))
     return first, second
 
 
@@ -66,11 +66,11 @@ def test_bytes_arrive_whole_in_both_directions_and_can_be_read_back(
     assert measured.payload_bytes > 0
     assert measured.seconds > 0
     second.write(first.address, 1, soon())
-    assert transfer.first_difference(transfer.pattern(1), second.received()) is None
-    assert transfer.first_difference(transfer.pattern(2), first.received()) is None
+    assert payload.first_difference(payload.pattern(1), second.received()) is None
+    assert payload.first_difference(payload.pattern(2), first.received()) is None
     first.clear()
     first.read(second.address)
-    assert transfer.first_difference(transfer.pattern(2), first.received()) is None
+    assert payload.first_difference(payload.pattern(2), first.received()) is None
 
 
 def test_one_wrong_byte_is_found_where_it_is(connected: tuple[transfer.End, transfer.End]) -> None:
@@ -80,7 +80,7 @@ def test_one_wrong_byte_is_found_where_it_is(connected: tuple[transfer.End, tran
     received = second.received()
     last = len(received) - 1
     received[last] ^= 1
-    assert last == transfer.first_difference(transfer.pattern(1), received)
+    assert last == payload.first_difference(payload.pattern(1), received)
 
 
 def test_a_run_of_another_seed_leaves_another_pattern(
@@ -89,7 +89,7 @@ def test_a_run_of_another_seed_leaves_another_pattern(
     """What an earlier run left in memory never passes for what this one should have brought."""
     first, second = connected
     first.write(second.address, 1, soon())
-    assert transfer.first_difference(transfer.pattern(3), second.received()) is not None
+    assert payload.first_difference(payload.pattern(3), second.received()) is not None
 
 
 def test_the_device_counts_what_was_moved(connected: tuple[transfer.End, transfer.End]) -> None:
@@ -167,7 +167,7 @@ def test_path_mtus_that_differ_are_an_invalid_request(
     first, second = ends
     first.connect(second.address)
     second.connect(altered(first.address, mtu_code=1))
-    first.fill(transfer.pattern(1))
+    first.fill(payload.pattern(1))
     found = failure(first, second.address)
     assert ("write", 9) == (found.step, found.code)
 
@@ -179,7 +179,7 @@ def test_sequence_numbers_that_differ_stall_until_the_deadline(
     first, second = ends
     first.connect(second.address)
     second.connect(altered(first.address, psn=first.address.psn ^ 0x400000))
-    first.fill(transfer.pattern(1))
+    first.fill(payload.pattern(1))
     found = failure(first, second.address)
     assert found.code in {transfer.OPERATION_TIMED_OUT, 12}
 
