@@ -18,6 +18,10 @@ _PROVIDERS = {
     "rdma_rxe": "rxe",
     "hns3": "hns",
     "qede": "qedr",
+    "hfi1": "hfi1verbs",
+    "ib_qib": "ipathverbs",
+    "ib_mthca": "mthca",
+    "be2net": "ocrdma",
 }
 
 
@@ -39,7 +43,8 @@ def access(host: Host, device: devices.Device) -> Access:
     return Access(
         node=node,
         refused=_refusal(host.path(node)) if node else "",
-        provider=_provider(device.driver) if host.live else "",
+        # Software RDMA may have any name, and then nothing tells its driver.
+        provider=_provider(device.driver) if host.live and device.driver else "",
     )
 
 

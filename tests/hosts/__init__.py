@@ -18,7 +18,16 @@ def unpack(name: str, root: Path) -> Host:
     Raises:
         ValueError: a line is neither a file nor a link.
     """
-    for number, line in enumerate((_FOLDER / f"{name}.txt").read_text().splitlines(), 1):
+    return unpack_text((_FOLDER / f"{name}.txt").read_text(), root, name=f"{name}.txt")
+
+
+def unpack_text(text: str, root: Path, *, name: str) -> Host:
+    """Writes the machine that `text` describes below `root`; `name` is for messages.
+
+    Raises:
+        ValueError: a line is neither a file nor a link.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
         if not line or line.startswith("#"):
             continue
         path, arrow, target = line.partition(" -> ")
@@ -29,7 +38,7 @@ def unpack(name: str, root: Path) -> Host:
             continue
         path, equals, content = line.partition(" = ")
         if not equals:
-            raise ValueError(f"{name}.txt:{number}: neither a file nor a link")
+            raise ValueError(f"{name}:{number}: neither a file nor a link")
         place = root / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(content + "\n" if content else "")

@@ -49,6 +49,9 @@ def main() -> None:
                 _all(folder, _NET_FILES, seen)
             else:
                 _file(path, seen)
+    # A device node is only there or not: reading it would ask the driver.
+    for path in sorted(_ROOT.glob("dev/infiniband/uverbs*")):
+        print(f"{path.relative_to(_ROOT)} = ")
 
 
 def _follow(path: pathlib.Path, seen: set[pathlib.Path]) -> pathlib.Path:
