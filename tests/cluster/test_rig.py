@@ -55,18 +55,6 @@ def test_pulled_cable_takes_the_port_down_and_leaves_the_node_reachable(guest: n
     waiting.until("port up", lambda: "4: ACTIVE" == guest.run(state).stdout.strip(), seconds=10)
 
 
-def test_reset_node_comes_back_in_a_new_boot(cluster: clusters.Cluster) -> None:
-    """Pressing reset gives the node a new boot id, which its kubelet reports, and verbs again."""
-    second = cluster.nodes["node-b"]
-    before = second.boot_id()
-    second.reboot()
-    cluster.wait_ready(["node-b"])
-    reported = cluster.get("node", "node-b")["status"]["nodeInfo"]["bootID"]
-    assert before != reported
-    assert second.boot_id() == reported
-    assert "4: ACTIVE" == second.run("cat /sys/class/infiniband/rxe0/ports/1/state").stdout.strip()
-
-
 @pytest.mark.in_guest
 def test_marked_test_runs_inside_a_guest() -> None:
     """A test marked `in_guest` sees the guest's own RDMA device, driven by rxe."""

@@ -60,10 +60,14 @@ def _agents_ready(cluster: clusters.Cluster, *, restarts: int) -> bool:
     )
 
 
+@pytest.mark.timeout(400, func_only=True)
 def test_a_reboot_closes_the_node_until_it_is_proven_again(
     shown: demo.Demo, cluster: clusters.Cluster
 ) -> None:
-    """A new boot id taints the node as unverified at once; the proof of the new boot takes it off."""
+    """A new boot id taints the node as unverified at once; the proof of the new boot takes it off.
+
+    Reset is pressed: the kubelet reports the new boot, and verbs are there again.
+    """
     assert shown.rows
     # With one replica, the node that carries the gate has nobody to watch its own reboot.
     gate = cluster.get(
@@ -77,6 +81,8 @@ def test_a_reboot_closes_the_node_until_it_is_proven_again(
         "a new proof", lambda: _verified_boot(cluster, name) not in {"", boot}, seconds=150
     )
     cluster.wait_until("the taint to go", lambda: _taint(cluster, name) is None, seconds=60)
+    reported = cluster.get("node", name)["status"]["nodeInfo"]["bootID"]
+    assert _verified_boot(cluster, name) == reported == cluster.nodes[name].boot_id()
 
 
 def _taint(cluster: clusters.Cluster, name: str) -> str | None:
