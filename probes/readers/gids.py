@@ -44,9 +44,11 @@ def read(host: Host, device: str, port: int) -> tuple[Gid, ...]:
     """Entries of a port's table that are set.
 
     Raises:
-        Unreadable: an entry that is set can't be read.
+        Unreadable: there is no table, or an entry that is set can't be read.
     """
     folder = host.path(f"/sys/class/infiniband/{device}/ports/{port}")
+    if not sysfs.exists(folder / "gids"):
+        raise Unreadable(folder / "gids", "is missing, and every port has one")
     indexes = sorted(int(name) for name in sysfs.names(folder / "gids") if name.isdigit())
     found = []
     for index in indexes[:_MAX_ENTRIES]:

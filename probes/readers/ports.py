@@ -45,7 +45,6 @@ class Port:
     netdev: str | None
     netdev_mtu: int | None
     mtu_bytes: int | None
-    lid: int
     sm_lid: int
 
     @property
@@ -87,8 +86,7 @@ def _port(host: Host, device: devices.Device, number: int) -> Port:
         netdev=netdev,
         netdev_mtu=netdev_mtu,
         mtu_bytes=None if netdev_mtu is None else roce_mtu(netdev_mtu),
-        lid=_optional_number(folder / "lid"),
-        sm_lid=_optional_number(folder / "sm_lid"),
+        sm_lid=_sm_lid(folder / "sm_lid", link_layer),
     )
 
 
@@ -101,8 +99,9 @@ def _word(path: Path) -> str:
     return word
 
 
-def _optional_number(path: Path) -> int:
-    return sysfs.number(path) if sysfs.exists(path) else 0
+def _sm_lid(path: Path, link_layer: str) -> int:
+    """Only InfiniBand has a subnet manager; there a missing file is not the 0 of a port that nobody manages."""
+    return sysfs.number(path) if link_layer == "InfiniBand" else 0
 
 
 def _netdev(folder: Path, device: devices.Device) -> str | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from probes.contract import Host, Outcome, Verdict
+from probes.contract import Host, Outcome, Unreadable, Verdict
 from probes.driver import gids
 from tests import hosts
 
@@ -72,6 +72,14 @@ def test_a_port_without_any_gid_fails(tmp_path: Path, entries: list[tuple[str, s
     """No address on its network device."""
     part = one(tmp_path, entries)
     assert (Outcome.FAIL, "NoUsableGid") == (part.outcome, part.reason)
+
+
+def test_a_port_whose_table_is_not_there_is_unreadable(tmp_path: Path) -> None:
+    """A tree without `gids` says nothing of addresses: Unknown, and no verdict on the port."""
+    host = hosts.unpack(IB, tmp_path)
+    (host.root / "sys/class/infiniband/mlx5_0/ports/1/gids").rename(tmp_path / "gone")
+    with pytest.raises(Unreadable, match=r"mlx5_0/ports/1/gids: is missing"):
+        gids.read(host)
 
 
 def test_the_pinned_index_is_judged_and_not_the_best_one(tmp_path: Path) -> None:

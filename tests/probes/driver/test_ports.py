@@ -79,6 +79,17 @@ def test_infiniband_without_a_subnet_manager_fails(tmp_path: Path) -> None:
     assert "NoSubnetManager" == judge(host, ignore=("mlx5_1",)).reason
 
 
+def test_a_lid_that_is_not_told_is_not_a_missing_subnet_manager(tmp_path: Path) -> None:
+    """Unknown, with the path; on Ethernet there is none to ask for."""
+    host = hosts.unpack(IB, tmp_path / "ib")
+    (host.root / "sys/class/infiniband/mlx5_0/ports/1/sm_lid").unlink()
+    with pytest.raises(Unreadable, match=r"mlx5_0/ports/1/sm_lid: .*ENOENT"):
+        ports.read(host)
+    host = hosts.unpack(H200, tmp_path / "roce")
+    (host.root / RAIL / "sm_lid").unlink()
+    assert Outcome.PASS is judge(host).outcome
+
+
 def test_the_link_layer_is_compared_where_one_is_expected(tmp_path: Path) -> None:
     """A port that was left in InfiniBand mode on a RoCE fabric, and where the expectation is from."""
     host = hosts.unpack(IB, tmp_path)
