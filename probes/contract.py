@@ -114,6 +114,10 @@ class Unreadable(Exception):  # noqa: N818  (a fact that is unreadable, not an e
         self.why = why
 
 
+SEEN = "seen"
+"""Key of `Host.inputs`: the probe's own parts that passed earlier in this boot, one a line."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """The machine a probe looks at.
@@ -130,6 +134,11 @@ class Host:
     def path(self, absolute: str) -> Path:
         """`/sys/class/x` under this host's root."""
         return self.root / absolute.lstrip("/")
+
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """Parts of this probe that passed earlier in this boot; none where nobody remembers."""
+        return tuple(filter(None, self.inputs.get(SEEN, "").split("\n")))
 
     @property
     def live(self) -> bool:

@@ -40,6 +40,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     counted_at: float = 0.0
     """When the last of them was."""
     unknown_since: float | None = None
+    seen: tuple[str, ...] = ()
+    """Parts that passed in this boot: what is gone later was lost, whatever a profile expects."""
     stale_since: float | None = None
     """Since when a lower rung's failure has put in doubt what this probe proved."""
 
@@ -77,6 +79,7 @@ def record(ledger: Ledger, run: Run, ladder: Ladder, hysteresis: HysteresisSetti
     before = ledger.entries.get(run.probe)
     entry = _first(run) if before is None else _next(before, run)
     entry = _weigh(entry, before, run, hysteresis, verified=ledger.verified)
+    entry = msgspec.structs.replace(entry, seen=_seen(entry.seen, run.verdict))
     if run.probe in ladder.movers and not all(
         ledger.stands(name) for name in ladder.below(run.probe)
     ):
@@ -190,6 +193,11 @@ def _stand(entry: Entry, outcome: Outcome, verdict: Verdict, now: float) -> Entr
     return msgspec.structs.replace(
         entry, standing=outcome, cause=verdict, cause_at=now, cause_run=entry.runs
     )
+
+
+def _seen(before: tuple[str, ...], verdict: Verdict) -> tuple[str, ...]:
+    passed = {part.part for part in verdict.parts if part.part and part.outcome is Outcome.PASS}
+    return tuple(sorted(passed | set(before)))
 
 
 def _reset(entry: Entry) -> Entry:

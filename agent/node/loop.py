@@ -148,12 +148,14 @@ class Daemon:
         for name in self._schedule.due(now, self._ledger, self._runner.running):
             probe = self._ladder.probe(name)
             if probe is not None:
-                self._runner.start(probe, probing.request(self._settings, name))
+                entry = self._ledger.entries.get(name)
+                seen = entry.seen if entry else ()
+                self._runner.start(probe, probing.request(self._settings, name, seen))
         runs = self._runner.wait(_TICK_SECONDS)
         if self._runner.changed:
             _log.info("ports changed", extra={"ports": sorted(self._runner.changed)})
             self._runner.changed.clear()
-            self._schedule.changed(clock.since_boot())
+            self._schedule.changed(clock.since_boot(), self._ledger)
         for run in runs:
             self._record(run)
         self.metrics.worker_restarts.set(self._runner.restarts)

@@ -54,14 +54,15 @@ def validate(settings: Settings, known: contract.Catalogue) -> None:
             raise SettingsError(f"{where}: {_first_line(done.stderr)}")
 
 
-def request(settings: Settings, name: str) -> contract.Request:
-    """What a probe is asked under these settings."""
+def request(settings: Settings, name: str, seen: tuple[str, ...] = ()) -> contract.Request:
+    """What a probe is asked under these settings; `seen` are its parts that passed earlier in this boot."""
     limits, origins = settings.limits_for(name)
     return contract.Request(
         id=0,
         probe=name,
         root=settings.host.root,
         gid_index=settings.host.gid_index,
+        inputs={contract.SEEN: "\n".join(seen)} if seen else {},
         limits=limits,
         origins=origins,
     )

@@ -15,8 +15,10 @@ _UNKNOWN_RETRY_SECONDS = 60.0
 # A measurement that was put off because the port was in use.
 _DEFERRED_RETRY_SECONDS = 600.0
 _JITTER = 0.1
-# The rung that looks at what link changes change.
-_LINK_RUNG = "driver"
+# A changed port is looked at now by the rung that looks at links; a device may have gone with it, which the rung below
+# looks for, though not each second while a link flaps.
+_LINK_RUNG, _DEVICE_RUNG = "driver", "inventory"
+_DEVICE_PAUSE_SECONDS = 10.0
 _GOOD = {Outcome.PASS, Outcome.SKIP}
 
 
@@ -81,11 +83,16 @@ class Schedule:
             if entry is not None and one.moves_data:
                 self.next_at[one.name] = entry.last_at + self._pause(one, entry.last, ledger)
 
-    def changed(self, now: float) -> None:
-        """A port's state changed: everything that looks at links is due."""
+    def changed(self, now: float, ledger: Ledger) -> None:
+        """A port's state changed, or a port came or went: what looks at links and devices is due."""
         for one in self.ladder.probes:
-            if one.rung == _LINK_RUNG and not one.moves_data:
-                self.next_at[one.name] = min(now, self.next_at.get(one.name, now))
+            if one.moves_data or one.rung not in {_LINK_RUNG, _DEVICE_RUNG}:
+                continue
+            due = now
+            entry = ledger.entries.get(one.name)
+            if one.rung == _DEVICE_RUNG and entry is not None:
+                due = max(now, entry.last_at + _DEVICE_PAUSE_SECONDS)
+            self.next_at[one.name] = min(due, self.next_at.get(one.name, due))
 
 
 def _phase(node: str, probe: str) -> float:

@@ -13,8 +13,8 @@ class Facts:
     """Devices in sysfs and the names that verbs list.
 
     `listed` is None where verbs were not asked (a captured tree) or could not answer, and then
-    `not_listed` says why; `no_verbs` is true where the kernel has none. `idle_nics` are NICs that
-    could do RDMA and have no RDMA device.
+    `not_listed` says why; `no_verbs` is true where the kernel has none. `seen` were here earlier in
+    this boot, `idle_nics` are NICs that could do RDMA and have no RDMA device.
     """
 
     found: tuple[devices.Device, ...]
@@ -22,6 +22,7 @@ class Facts:
     not_listed: str
     no_verbs: bool
     idle_nics: tuple[nics.Nic, ...]
+    seen: tuple[str, ...] = ()
 
 
 class Limits(contract.Limits, frozen=True):
@@ -43,6 +44,7 @@ def read(host: contract.Host) -> Facts:
         not_listed=why,
         no_verbs=no_verbs,
         idle_nics=nics.without_rdma(host),
+        seen=host.seen,
     )
 
 
@@ -88,6 +90,11 @@ def _missing(facts: Facts, limits: Limits, names: tuple[str, ...]) -> contract.V
     expected = limits.rdma_devices
     if not names and expected != 0:
         return _verdict(contract.Outcome.FAIL, "NoRdmaDevice", _NO_DEVICE + hint)
+    here = {identity(device) for device in facts.found}
+    lost = [one for one in facts.seen if one not in here and one not in limits.ignore]
+    if lost:
+        message = f"{', '.join(lost)} was here earlier in this boot and is gone{hint}"
+        return _verdict(contract.Outcome.FAIL, "RdmaDeviceLost", message)
     if expected is not None and len(names) < expected:
         source = limits.origin("rdma_devices")
         message = (
@@ -118,14 +125,27 @@ def _mismatch(names: tuple[str, ...], in_sysfs: set[str], listed: tuple[str, ...
 
 
 def _present(wanted: list[devices.Device], limits: Limits) -> contract.Verdict:
-    words = ", ".join(f"{one.name} ({one.driver or 'unknown driver'})" for one in wanted)
+    parts = tuple(_part(one) for one in wanted)
+    words = ", ".join(part.message for part in parts)
     more = limits.rdma_devices is not None and len(wanted) > limits.rdma_devices
     verdict = _verdict(contract.Outcome.PASS, "DevicesPresent", words)
     return dataclasses.replace(
         verdict,
         warning="RdmaDeviceUnexpected" if more else "",
         values={"rdma_devices": float(len(wanted))},
+        parts=parts,
     )
+
+
+def identity(device: devices.Device) -> str:
+    """What names a device for the length of a boot, renamed or not: its place on the bus."""
+    return device.pci or device.name
+
+
+def _part(device: devices.Device) -> contract.Verdict:
+    message = f"{device.name} ({device.driver or 'unknown driver'})"
+    verdict = _verdict(contract.Outcome.PASS, "DevicePresent", message)
+    return dataclasses.replace(verdict, part=identity(device))
 
 
 def _verdict(outcome: contract.Outcome, reason: str, message: str) -> contract.Verdict:

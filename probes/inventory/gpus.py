@@ -15,6 +15,8 @@ class Facts:
     seen: nvml.Nvml | None
     unseen: str
     mismatch: bool
+    earlier: tuple[str, ...] = ()
+    """PCI addresses of GPUs that answered earlier in this boot."""
 
 
 class Limits(contract.Limits, frozen=True):
@@ -34,6 +36,7 @@ def read(host: contract.Host) -> Facts:
         seen=seen,
         unseen=unseen,
         mismatch=mismatch,
+        earlier=host.seen,
     )
 
 
@@ -56,6 +59,10 @@ def judge(facts: Facts, limits: Limits) -> contract.Verdict:
         source = limits.origin("gpus")
         message = f"PCI shows {len(facts.on_pci)} GPUs, expected {expected} ({source})"
         return _verdict(contract.Outcome.FAIL, "GpuMissing", message)
+    gone = [address for address in facts.earlier if address not in facts.on_pci]
+    if gone:
+        message = f"GPU {', '.join(gone)} answered earlier in this boot and is off the bus"
+        return _verdict(contract.Outcome.FAIL, "GpuLost", message)
     if not facts.on_pci:
         return _verdict(contract.Outcome.SKIP, "NoGpu", "no GPU on PCI")
     count = len(facts.on_pci)

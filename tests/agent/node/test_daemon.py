@@ -236,6 +236,16 @@ def test_a_port_that_goes_down_is_said_within_two_seconds_and_comes_back(verifie
     verified.wait("True", "FabricVerified", seconds=40)
 
 
+def test_a_device_that_falls_off_the_bus_is_missed(verified: Subject) -> None:
+    """No profile says how many there should be: this boot remembers what it had."""
+    verified.machine.add_device()
+    time.sleep(0.1)
+    waiting.until("both seen", lambda: "0000:00:04.0" in verified.page("/verdicts")[1], seconds=30)
+    verified.machine.remove_device()
+    said = verified.wait("False", "RdmaDeviceLost", seconds=30)
+    assert "0000:00:04.0 was here earlier in this boot and is gone" in said["message"]
+
+
 def test_a_quiet_node_writes_nothing(verified: Subject) -> None:
     """After the last change no write goes out, and no field of the Node moves."""
     waiting.until("events sent", lambda: 2 == len(verified.events()), seconds=5)

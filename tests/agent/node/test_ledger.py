@@ -20,6 +20,7 @@ from tests.agent.node.rungs import (
     empty,
     info,
     record,
+    verdict,
     verified,
 )  # fmt: skip
 
@@ -153,6 +154,17 @@ def test_the_cause_is_the_run_that_changed_the_standing() -> None:
     assert (200, 2) == (ledger.entries[PORTS].cause_at, ledger.entries[PORTS].cause_run)
     ledger = record(ledger, PORTS, FAIL, 220, reason="NoSubnetManager")
     assert 220 == ledger.entries[PORTS].cause_at
+
+
+def test_parts_that_passed_are_remembered_for_the_boot() -> None:
+    """Also when later verdicts no longer have them: that is how a lost device is known."""
+    parts = tuple(dataclasses.replace(verdict(PASS), part=name) for name in ("b", "a"))
+    whole = dataclasses.replace(verdict(PASS), parts=parts)
+    run = ledgers.Run(probe=DEVICES, verdict=whole, started=1, ended=2)
+    ledger = ledgers.record(verified(), run, LADDER, HYSTERESIS)
+    assert ("a", "b") == ledger.entries[DEVICES].seen
+    ledger = record(ledger, DEVICES, FAIL, 3)
+    assert ("a", "b") == ledger.entries[DEVICES].seen
 
 
 def test_a_ledger_survives_being_written_and_read() -> None:

@@ -74,14 +74,16 @@ def test_passes_on_the_way_back_come_at_their_spacing() -> None:
 
 
 def test_a_changed_port_is_looked_at_now() -> None:
-    """Only the rung that looks at links."""
+    """What looks at links at once, what looks at devices soon, and nothing that moves bytes."""
     one = schedule()
     ledger = verified()
     for name in NAMES:
         one.finished(name, verdict(PASS), 100, ledger)
     assert () == one.due(101, ledger, NONE)
-    one.changed(101)
+    one.changed(101, ledger)
     assert (PORTS,) == one.due(101, ledger, NONE)
+    # A device may have gone with the port; that is looked for every ten seconds at most.
+    assert (DEVICES, PORTS) == one.due(110, ledger, NONE)
 
 
 def test_no_bytes_are_sent_over_a_port_that_fails_or_was_just_seen_failing() -> None:
