@@ -9,12 +9,13 @@ import msgspec
 
 from agent.node.ladder import Ladder, rung
 from agent.node.ledger import Entry, Ledger, proven
-from probes.contract import MAX_MESSAGE_CHARS, Outcome, by_rung
+from probes.contract import MAX_MESSAGE_CHARS, Outcome, Verdict, by_rung
 
 TYPE = "FabricReady"
 VERIFIED = "FabricVerified"
 VERIFYING = "Verifying"
 NOTHING_PROVEN = "NothingProven"
+_GOOD = {Outcome.PASS, Outcome.SKIP}
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +68,7 @@ def _decide(ledger: Ledger, ladder: Ladder) -> Condition:
             status="Unknown",
             reason=NOTHING_PROVEN,
             message=message,
-            blocked_rung=ladder.rungs[-1],
+            blocked_rung=_lowest_prover(ladder),
             verified=ledger.verified,
         )
     return Condition(
@@ -110,16 +111,33 @@ def _verifying(ledger: Ledger, names: list[str]) -> Condition:
     )
 
 
+def _lowest_prover(ladder: Ladder) -> str:
+    """The lowest rung that moves bytes; the highest of all where none does."""
+    movers = [name for name in ladder.gating if name in ladder.movers]
+    return rung(movers[0]) if movers else rung(ladder.gating[-1])
+
+
 def _evidence(ledger: Ledger, ladder: Ladder) -> str:
-    """What was proven: the rungs, and what moved."""
-    rungs = [one for one in ladder.rungs if any(rung(name) == one for name in ladder.gating)]
-    moved = [
-        f"{one.name}: {ledger.entries[one.name].last.message}"
-        for one in ladder.probes
-        if one.moves_data and one.name in ladder.gating and one.name in ledger.entries
+    """What was proven: the rungs and what moved; and what was not asked."""
+    pending = [name for name in ladder.gating if ledger.standing(name) is None]
+    asked = {rung(name) for name in ladder.gating if name not in pending}
+    passed = ", ".join(sorted(asked, key=by_rung))
+    words = [f"{passed} passed in boot {ledger.boot_id[:8]}"]
+    words += [
+        f"{name}: {_good(ledger.entries[name]).message}"
+        for name in ladder.gating
+        if name in ladder.movers and name not in pending
     ]
-    peers = "" if "peer" in rungs else "; peers not asked"
-    return f"{', '.join(rungs)} passed in boot {ledger.boot_id[:8]}; {'; '.join(moved)}{peers}"
+    if pending:
+        words.append(f"not run yet: {', '.join(pending)}")
+    if "peer" not in asked:
+        words.append("peers not asked")
+    return "; ".join(words)
+
+
+def _good(entry: Entry) -> Verdict:
+    """The newest verdict, or what stands where the newest one does not count yet."""
+    return entry.last if entry.last.outcome in _GOOD else entry.cause
 
 
 def _height(name: str) -> int:

@@ -5,12 +5,14 @@ import dataclasses
 from hypothesis import given
 
 from agent.node import condition
+from agent.node import ledger as ledgers
 from agent.node.condition import Condition
 from agent.node.ladder import Ladder
 from agent.node.ledger import Ledger
 from probes.contract import Outcome
 from tests.agent.node.rungs import (
     FAIL,
+    HYSTERESIS,
     LADDER,
     NAMES,
     PASS,
@@ -122,6 +124,13 @@ def test_nothing_but_skips_is_not_true() -> None:
         ledger = record(ledger, name, SKIP, 1)
     said = decide(ledger)
     assert ("Unknown", "NothingProven", "loopback") == (said.status, said.reason, said.blocked_rung)
+    reordered = dataclasses.replace(LADDER, rungs=("loopback", "driver", "inventory"))
+    assert "loopback" == decide(ledger, reordered).blocked_rung
+    still = dataclasses.replace(LADDER, rungs=("driver", "inventory"))
+    assert ("NothingProven", "driver") == (
+        decide(ledger, still).reason,
+        decide(ledger, still).blocked_rung,
+    )
 
 
 def test_a_pending_probe_does_not_gate_a_verified_node() -> None:
@@ -131,12 +140,34 @@ def test_a_pending_probe_does_not_gate_a_verified_node() -> None:
     ledger = empty()
     for name in NAMES:
         ledger = record(ledger, name, PASS, 1)
-    assert "Verifying" == decide(dataclasses_free(ledger), wider).reason
+    assert "Verifying" == decide(unverified(ledger), wider).reason
 
 
-def dataclasses_free(ledger: Ledger) -> Ledger:
+def unverified(ledger: Ledger) -> Ledger:
     """The same records on a node that was not verified."""
     return Ledger(boot_id=ledger.boot_id, entries=ledger.entries)
+
+
+def test_the_evidence_claims_only_what_ran() -> None:
+    """A rung whose probes are pending has not passed; without a probe that moves bytes no gap is left."""
+    wider = Ladder(
+        probes=(*LADDER.probes, info("podview.device")), rungs=(*LADDER.rungs, "podview")
+    )
+    assert (
+        "inventory, driver, loopback passed in boot 5a0c2a0e; loopback.bandwidth: rxe0/1 pass; "
+        "not run yet: podview.device; peers not asked"
+    ) == decide(verified(), wider).message
+    narrower = dataclasses.replace(LADDER, rungs=("driver", "inventory"))
+    assert (
+        "inventory, driver passed in boot 5a0c2a0e; peers not asked"
+        == decide(verified(), narrower).message
+    )
+
+
+def test_the_evidence_is_no_run_that_does_not_count_yet() -> None:
+    """One slow transfer after a good one leaves True standing, on the words of the good one."""
+    ledger = record(verified(), LOOPBACK, FAIL, 200, slow=True)
+    assert "loopback.bandwidth: rxe0/1 pass" in decide(ledger).message
 
 
 def test_a_long_message_is_cut_and_keeps_its_end() -> None:
@@ -144,9 +175,6 @@ def test_a_long_message_is_cut_and_keeps_its_end() -> None:
     ledger = verified()
     entry = ledger.entries[PORTS]
     long = dataclasses.replace(entry.last, outcome=FAIL, message="x" * 5000)
-    from agent.node import ledger as ledgers  # noqa: PLC0415
-    from tests.agent.node.rungs import HYSTERESIS  # noqa: PLC0415
-
     run = ledgers.Run(probe=PORTS, verdict=long, started=199, ended=200)
     said = decide(ledgers.record(ledger, run, LADDER, HYSTERESIS))
     assert 1024 == len(said.message)
