@@ -79,15 +79,15 @@ def record(ledger: Ledger, run: Run, ladder: Ladder, hysteresis: HysteresisSetti
     before = ledger.entries.get(run.probe)
     entry = _first(run) if before is None else _next(before, run)
     entry = _weigh(entry, before, run, hysteresis, verified=ledger.verified)
-    entry = msgspec.structs.replace(entry, seen=_seen(entry.seen, run.verdict))
-    if run.probe in ladder.movers and not all(
-        ledger.stands(name) for name in ladder.below(run.probe)
-    ):
-        entry = msgspec.structs.replace(entry, stale_since=run.ended)
-    elif entry.stale_since is not None and run.started > entry.stale_since:
-        entry = msgspec.structs.replace(entry, stale_since=None)
+    entry = msgspec.structs.replace(
+        entry,
+        seen=_seen(entry.seen, run.verdict),
+        stale_since=_stale_since(ledger, run, ladder),
+    )
     entries = {**ledger.entries, run.probe: entry}
-    if entry.standing is Outcome.FAIL and (before is None or before.standing is not Outcome.FAIL):
+    failed_before = before is not None and before.standing is Outcome.FAIL
+    # A rung that does not gate does not reach the condition through those above it either.
+    if entry.standing is Outcome.FAIL and not failed_before and run.probe in ladder.gating:
         entries = _put_in_doubt(entries, ladder.movers_above(run.probe), run.ended)
     return _verify(msgspec.structs.replace(ledger, entries=entries), ladder)
 
@@ -193,6 +193,30 @@ def _stand(entry: Entry, outcome: Outcome, verdict: Verdict, now: float) -> Entr
     return msgspec.structs.replace(
         entry, standing=outcome, cause=verdict, cause_at=now, cause_run=entry.runs
     )
+
+
+def _stale_since(ledger: Ledger, run: Run, ladder: Ladder) -> float | None:
+    """Since when what this run's probe proved is in doubt, now that it ran; None when it is not."""
+    if run.probe not in ladder.movers:
+        return None
+    entry = ledger.entries.get(run.probe)
+    below = ladder.below(run.probe)
+    if not all(ledger.stands(name) for name in below):
+        return run.ended
+    if entry is None:
+        # Nobody could put it in doubt yet: a rung that came back during the run had been away in it.
+        back = any(_came_back(ledger.entries[name], run) for name in below)
+        return run.ended if back else None
+    if entry.stale_since is None:
+        return None
+    if run.started <= entry.stale_since:
+        return run.ended
+    # A run that did not prove anything lifts no doubt. Its time stays, so that it is tried again at its pace.
+    return None if run.verdict.outcome in _GOOD else entry.stale_since
+
+
+def _came_back(entry: Entry, run: Run) -> bool:
+    return entry.cause_run > 1 and entry.cause_at > run.started
 
 
 def _seen(before: tuple[str, ...], verdict: Verdict) -> tuple[str, ...]:

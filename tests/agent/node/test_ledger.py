@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from agent.node import ledger as ledgers
 from agent.node.ladder import Ladder
+from agent.node.ledger import Ledger
 from probes.contract import Outcome
 from tests.agent.node.rungs import (
     FAIL,
@@ -126,6 +127,43 @@ def test_a_lower_failure_puts_in_doubt_what_moved_over_it() -> None:
     assert ledger.stands(LOOPBACK)
 
 
+def back(ledger: Ledger) -> Ledger:
+    """After the port failed at 200 and came back by 232."""
+    ledger = record(ledger, PORTS, FAIL, 200)
+    for at in (210, 221, 232):
+        ledger = record(ledger, PORTS, PASS, at)
+    return ledger
+
+
+def test_only_a_run_that_proves_something_lifts_the_doubt() -> None:
+    """After a port was down, a transfer that could not be judged or was slow leaves the node unproven."""
+    ledger = back(verified())
+    for outcome, slow in ((UNKNOWN, False), (FAIL, True)):
+        tried = record(ledger, LOOPBACK, outcome, 240, slow=slow)
+        assert PASS is tried.standing(LOOPBACK)
+        assert not tried.stands(LOOPBACK)
+        assert not ledgers.proven(tried, LADDER)
+        assert record(tried, LOOPBACK, PASS, 300).stands(LOOPBACK)
+
+
+def test_a_first_transfer_over_a_port_that_was_away_meanwhile_does_not_count() -> None:
+    """It began before the port failed and ended after it was back."""
+    ledger = record(record(empty(), DEVICES, PASS, 1), PORTS, PASS, 1)
+    ledger = record(record(ledger, PORTS, FAIL, 3), PORTS, PASS, 4)
+    ledger = record(ledger, LOOPBACK, PASS, 5, started=2)
+    assert not ledger.verified
+    assert record(ledger, LOOPBACK, PASS, 9).verified
+
+
+def test_a_rung_that_does_not_gate_puts_nothing_in_doubt() -> None:
+    """Otherwise it would gate through the rungs above it."""
+    narrower = dataclasses.replace(LADDER, rungs=("driver", "loopback"))
+    run = ledgers.Run(probe=DEVICES, verdict=verdict(FAIL), started=199, ended=200)
+    ledger = ledgers.record(verified(), run, narrower, HYSTERESIS)
+    assert FAIL is ledger.standing(DEVICES)
+    assert ledgers.proven(ledger, narrower)
+
+
 def test_nothing_but_skips_proves_nothing() -> None:
     """A node where no probe that moves data passed is not verified."""
     ledger = empty()
@@ -194,15 +232,22 @@ STEPS = st.lists(
 def test_whatever_happens_a_failure_never_stands_as_proof(
     steps: list[tuple[str, Outcome, float, bool]],
 ) -> None:
-    """A node is proven only while each gating probe's last mechanical failure was followed by a pass."""
+    """A node is proven only while each gating probe's last mechanical failure was followed by a pass, and after the
+    last such failure below it a transfer began and passed.
+    """
     ledger, now = empty(), 0.0
     failed: set[str] = set()
+    fault_at, proof_began = -1.0, -1.0
     for name, outcome, pause, slow in steps:
         now += pause
         ledger = record(ledger, name, outcome, now, slow=slow)
         if outcome is FAIL and not slow:
             failed.add(name)
+            fault_at = fault_at if name == LOOPBACK else now
         elif outcome in {PASS, SKIP}:
             failed.discard(name)
-        assert not (failed and ledgers.proven(ledger, LADDER))
-    assert all(ledger.stands(name) for name in NAMES) or not ledgers.proven(ledger, LADDER)
+            proof_began = now - 0.5 if name == LOOPBACK else proof_began
+        if ledgers.proven(ledger, LADDER):
+            assert not failed
+            assert proof_began >= fault_at
+            assert all(ledger.stands(name) for name in NAMES)

@@ -110,6 +110,29 @@ def test_what_was_put_in_doubt_runs_as_soon_as_its_ground_stands() -> None:
     assert LOOPBACK not in one.due(241, ledger, NONE)
 
 
+def test_a_transfer_that_a_fault_fell_into_is_repeated_at_once() -> None:
+    """It began before the port failed and ended after it was back: it proves nothing, whatever its period is."""
+    one = schedule()
+    ledger = record(verified(), PORTS, FAIL, 200)
+    for at in (210, 221, 232):
+        ledger = record(ledger, PORTS, PASS, at)
+    ledger = record(ledger, LOOPBACK, PASS, 240, started=199)
+    one.finished(LOOPBACK, verdict(PASS), 240, ledger)
+    assert LOOPBACK in one.due(241, ledger, NONE)
+
+
+def test_what_is_in_doubt_and_could_not_be_judged_is_tried_again_in_a_minute() -> None:
+    """Not at once, for ever: each try holds the port."""
+    one = schedule()
+    ledger = record(verified(), PORTS, FAIL, 200)
+    for at in (210, 221, 232):
+        ledger = record(ledger, PORTS, PASS, at)
+    ledger = record(ledger, LOOPBACK, UNKNOWN, 240)
+    one.finished(LOOPBACK, verdict(UNKNOWN), 240, ledger)
+    assert LOOPBACK not in one.due(299, ledger, NONE)
+    assert LOOPBACK in one.due(300, ledger, NONE)
+
+
 def test_only_one_probe_moves_data_at_a_time() -> None:
     """Two of them would measure each other."""
     wider = dataclasses.replace(
