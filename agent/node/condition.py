@@ -45,12 +45,10 @@ def _decide(ledger: Ledger, ladder: Ladder) -> Condition:
     failed = [name for name in ladder.gating if ledger.standing(name) is Outcome.FAIL]
     if failed:
         return _speak(ledger, "False", failed)
-    # What never ran does not gate on a node that the other probes had verified before it came.
-    waiting = [
-        name
-        for name in ladder.gating
-        if ledger.standing(name) is None and not (ledger.verified and ladder.probe(name))
-    ]
+    # What a new version brought does not gate on a node that the other probes had verified, until it says something
+    # that stands (where it can't be loaded or run: after the grace that every Unknown has).
+    nothing_yet = [name for name in ladder.gating if ledger.standing(name) is None]
+    waiting = [] if ledger.verified else nothing_yet
     unknown = [name for name in ladder.gating if ledger.standing(name) is Outcome.UNKNOWN]
     # A rung above one that is Unknown never runs, so the lower of the two is what to look at.
     if unknown and not (waiting and _height(waiting[0]) <= _height(unknown[0])):

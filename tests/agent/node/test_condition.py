@@ -21,6 +21,7 @@ from tests.agent.node.rungs import (
     empty,
     info,
     record,
+    verdict,
     verified,
 )  # fmt: skip
 from tests.agent.node.test_ledger import STEPS
@@ -126,6 +127,8 @@ def test_nothing_but_skips_is_not_true() -> None:
     assert ("Unknown", "NothingProven", "loopback") == (said.status, said.reason, said.blocked_rung)
     reordered = dataclasses.replace(LADDER, rungs=("loopback", "driver", "inventory"))
     assert "loopback" == decide(ledger, reordered).blocked_rung
+    higher = Ladder(probes=(*LADDER.probes, info("peer.x")), rungs=(*LADDER.rungs, "peer"))
+    assert "loopback" == decide(record(ledger, "peer.x", SKIP, 2), higher).blocked_rung
     still = dataclasses.replace(LADDER, rungs=("driver", "inventory"))
     assert ("NothingProven", "driver") == (
         decide(ledger, still).reason,
@@ -141,6 +144,20 @@ def test_a_pending_probe_does_not_gate_a_verified_node() -> None:
     for name in NAMES:
         ledger = record(ledger, name, PASS, 1)
     assert "Verifying" == decide(unverified(ledger), wider).reason
+
+
+def test_a_new_probe_that_cannot_be_loaded_has_the_grace_of_every_unknown() -> None:
+    """An upgrade that brings a broken probe does not close a whole fleet at once; ten minutes later it is said."""
+    wider = dataclasses.replace(LADDER, broken=(("driver.new", "ImportError"),))
+    run = ledgers.Run(
+        probe="driver.new", verdict=verdict(UNKNOWN, "ProbeBroken"), started=200, ended=200
+    )
+    ledger = ledgers.record(verified(), run, wider, HYSTERESIS)
+    assert "True" == decide(ledgers.settle(ledger, 799, HYSTERESIS), wider).status
+    said = decide(ledgers.settle(ledger, 800, HYSTERESIS), wider)
+    assert ("Unknown", "ProbeBroken", "driver") == (said.status, said.reason, said.blocked_rung)
+    fresh = ledgers.record(empty(), run, wider, HYSTERESIS)
+    assert "Unknown" == decide(fresh, wider).status
 
 
 def unverified(ledger: Ledger) -> Ledger:

@@ -155,6 +155,13 @@ def test_a_first_transfer_over_a_port_that_was_away_meanwhile_does_not_count() -
     assert record(ledger, LOOPBACK, PASS, 9).verified
 
 
+def test_looking_is_believed_whatever_is_below() -> None:
+    """Only what moved bytes over a lower rung is in doubt when that rung fails; what a look saw is so."""
+    ledger = record(verified(), DEVICES, FAIL, 200)
+    ledger = record(ledger, PORTS, PASS, 201)
+    assert ledger.stands(PORTS)
+
+
 def test_a_rung_that_does_not_gate_puts_nothing_in_doubt() -> None:
     """Otherwise it would gate through the rungs above it."""
     narrower = dataclasses.replace(LADDER, rungs=("driver", "loopback"))

@@ -86,6 +86,15 @@ def test_a_changed_port_is_looked_at_now() -> None:
     assert (DEVICES, PORTS) == one.due(110, ledger, NONE)
 
 
+def test_a_change_never_puts_a_look_off() -> None:
+    """A probe that is due sooner than the pause of its rung stays so."""
+    quick = dataclasses.replace(LADDER, probes=(info(DEVICES, every=5), *LADDER.probes[1:]))
+    one = Schedule(quick, "node-a", 10.0)
+    one.finished(DEVICES, verdict(PASS), 100, verified())
+    one.changed(101, verified())
+    assert DEVICES in one.due(106, verified(), NONE)
+
+
 def test_no_bytes_are_sent_over_a_port_that_fails_or_was_just_seen_failing() -> None:
     """Neither while the failure stands nor while a slow one is weighed."""
     one = schedule()
@@ -162,4 +171,4 @@ def test_after_a_restart_in_the_same_boot_no_bytes_are_moved_anew() -> None:
     one = schedule()
     ledger = verified(100)
     one.resume(ledger)
-    assert (DEVICES, PORTS) == one.due(150, ledger, NONE)
+    assert (DEVICES, PORTS) == one.due(101, ledger, NONE)
