@@ -74,11 +74,12 @@ def claim_stdout() -> BinaryIO:
 
 
 def serve(out: BinaryIO, *, watch: bool, root: Path = Path("/")) -> None:
-    """Answers requests from standard input until it ends.
+    """Answers requests from standard input until it ends; its first line says that it is ready.
 
     With `watch` it also writes, while idle, a sign of life each second, and at once the ports whose
     state changed.
     """
+    _write(out, contract.Answer())
     watcher = changes.Watcher(contract.Host(root=root)) if watch else None
     with selectors.DefaultSelector() as ready:
         ready.register(0, selectors.EVENT_READ)

@@ -56,7 +56,8 @@ class Child:
         self.probe: contract.ProbeInfo | None = None
         self.started = 0.0
         self.asked_at = 0.0
-        self.heard_at = time.monotonic()
+        self.spawned_at = self.heard_at = time.monotonic()
+        self.ready_at: float | None = None
         self.killed_at: float | None = None
         self._request_id = 0
         self._rest = b""
@@ -96,6 +97,18 @@ class Child:
             return "closed its output and still runs"
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
+    def due_at(self, startup_seconds: float) -> float | None:
+        """When it should have answered at the latest, None while nothing is asked.
+
+        A process says a first line when it is ready; until then its start is waited for, which on a busy machine
+        takes longer than what is asked.
+        """
+        if self.ready_at is None:
+            return self.spawned_at + startup_seconds
+        if self.probe is None:
+            return None
+        return max(self.asked_at, self.ready_at) + self.probe.deadline
+
     def ask(self, probe: contract.ProbeInfo, request: contract.Request, now: float) -> None:
         """Sends a request; a process that is already dead is noticed when its pipe ends."""
         self.probe, self.started, self.asked_at = probe, now, time.monotonic()
@@ -122,6 +135,8 @@ class Child:
         if not data:
             return [], True
         self.heard_at = time.monotonic()
+        if self.ready_at is None:
+            self.ready_at = self.heard_at
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > contract.MAX_LINE_BYTES or len(lines) > _MAX_LINES_PER_READ:
             raise BrokenError(

@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 STUCK_SECONDS = 2.0
 # The idle passive worker says each second that it lives.
 SILENCE_SECONDS = 15.0
+# An interpreter starts in a tenth of a second, on a machine that has one to spare.
+STARTUP_SECONDS = 60.0
 _BACKOFF_SECONDS = (0.0, 1.0, 5.0, 30.0)
 
 
@@ -35,9 +37,16 @@ class Runner:
         clock: seconds since boot, for the runs' times.
     """
 
-    def __init__(self, command: Sequence[str], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        clock: Callable[[], float],
+        *,
+        startup_seconds: float = STARTUP_SECONDS,
+    ) -> None:
         self._command = tuple(command)
         self._clock = clock
+        self._startup_seconds = startup_seconds
         self._selector = selectors.DefaultSelector()
         self._passive: Child | None = None
         self._queue: list[tuple[contract.ProbeInfo, contract.Request]] = []
@@ -115,11 +124,8 @@ class Runner:
             self._passive.ask(probe, request, self._clock())
 
     def _until_deadline(self) -> float:
-        left = [
-            child.asked_at + child.probe.deadline - time.monotonic()
-            for child in self._children()
-            if child.probe
-        ]
+        due = [child.due_at(self._startup_seconds) for child in self._children()]
+        left = [at - time.monotonic() for at in due if at is not None]
         if self._dying:
             left.append(0.1)
         return min(left, default=1.0)
@@ -193,16 +199,17 @@ class Runner:
         runs = []
         now = time.monotonic()
         for child in list(self._children()):
-            if child.probe and now - child.asked_at > child.probe.deadline:
-                message = f"did not answer within {child.probe.deadline:g} s and was killed"
-                runs += self._fail(child, "ProbeTimedOut", message)
-            elif (
-                child is self._passive
-                and not child.probe
-                and now - child.heard_at > SILENCE_SECONDS
-            ):
+            due = child.due_at(self._startup_seconds)
+            if due is not None and now > due:
+                runs += self._fail(child, "ProbeTimedOut", self._lateness(child))
+            elif due is None and child is self._passive and now - child.heard_at > SILENCE_SECONDS:
                 runs += self._fail(child, "ProbeTimedOut", "gave no sign of life")
         return runs
+
+    def _lateness(self, child: Child) -> str:
+        if child.ready_at is None or child.probe is None:
+            return f"did not start within {self._startup_seconds:g} s and was killed"
+        return f"did not answer within {child.probe.deadline:g} s and was killed"
 
     def _check_dying(self) -> list[Run]:
         """Reaps what died; what does not die holds its probe back, and says so once."""

@@ -48,7 +48,8 @@ def misbehave(what, id):
     elif what == "pid": answer(id, part=str(os.getpid()))
     elif what == "changed": os.write(1, b'{"id":0,"changed":["rxe0/1"]}\\n'); answer(id)
 
-if "--watch" in sys.argv: os.write(1, b'{"id":0}\\n')
+if "mute" in sys.argv: time.sleep(3600)
+os.write(1, b'{"id":0}\\n')
 for line in sys.stdin:
     request = json.loads(line)
     misbehave(request["probe"].split(".")[1], request["id"])
@@ -140,6 +141,26 @@ def test_a_process_that_answers_in_the_end_is_heard(one: runner.Runner, what: st
     """Noise on standard error and answers to older questions change nothing."""
     found = run(one, probe(what)).verdict
     assert (Outcome.PASS, "Good") == (found.outcome, found.reason)
+
+
+def test_a_process_that_never_starts_is_given_up(child: tuple[str, ...]) -> None:
+    """Its start has a limit of its own, so that a slow machine is not taken for a slow driver."""
+    made = runner.Runner((*child, "mute"), clock.since_boot, startup_seconds=0.5)
+    for moves_data in (False, True):
+        found = run(made, probe("good", deadline=0.1, moves_data=moves_data)).verdict
+        assert (Outcome.UNKNOWN, "ProbeTimedOut") == (found.outcome, found.reason)
+        assert "driver.good did not start within 0.5 s" in found.message
+    made.stop()
+
+
+def test_the_deadline_begins_when_the_process_is_ready(tmp_path: Path) -> None:
+    """A start of half a second does not eat the tenth that the answer has."""
+    path = tmp_path / "slow.py"
+    path.write_text("import time; time.sleep(0.5)\n" + textwrap.dedent(_CHILD))
+    made = runner.Runner((sys.executable, str(path)), clock.since_boot)
+    assert Outcome.PASS is run(made, probe("good", deadline=0.1)).verdict.outcome
+    assert Outcome.PASS is run(made, probe("good", deadline=0.3, moves_data=True)).verdict.outcome
+    made.stop()
 
 
 def test_a_second_answer_is_nobodys(one: runner.Runner) -> None:
