@@ -1,15 +1,27 @@
 """A small HTTP server for scrapers and probes: GET and HEAD of a few fixed paths, bounded in time and size."""
 
 import http.server
+import io
+import logging
+import socket
+import socketserver
+import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import prometheus_client
+
+_log = logging.getLogger(__name__)
 
 # When a series began is of no use here, and would double the number of series of every counter.
 prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _REQUEST_SECONDS = 5.0
+_REQUEST_BYTES = 16 * 1024
+# Scrapers and kubelet's probes need two or three; each costs a thread.
+_CONNECTIONS = 32
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 
@@ -47,27 +59,96 @@ def metrics(registry: prometheus_client.CollectorRegistry) -> Page:
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `pages` by path. Nothing that is sent to it is read beyond the request's head."""
+    """Serves `pages` by path. Nothing that is sent to it is read beyond the request's head.
+
+    A connection that has not sent a whole request in `request_seconds` is dropped, and so is one
+    beyond the number of `connections`.
+    """
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], pages: Mapping[str, Page]) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        pages: Mapping[str, Page],
+        *,
+        request_seconds: float = _REQUEST_SECONDS,
+        connections: int = _CONNECTIONS,
+    ) -> None:
         """Binds the address.
 
         Raises:
             OSError: it is taken, or not ours.
         """
         self.pages = pages
+        self.request_seconds = request_seconds
+        self._free = threading.BoundedSemaphore(connections)
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Without the base's look-up of our own name, which takes long where no name server answers."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
     def start(self) -> None:
         """Serves in a thread until the process ends."""
         threading.Thread(target=self.serve_forever, name="http", daemon=True).start()
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread, where one is free."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread could be started
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """The thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """A client that went away is no news; anything else is a bug, said as all others are."""
+        if not isinstance(sys.exception(), ConnectionError):
+            _log.exception("a page could not be served")
+
+
+class _Head(io.RawIOBase):
+    """What a connection sends, up to a number of bytes and a point in time."""
+
+    def __init__(self, connection: socket.socket, until: float) -> None:
+        self._connection = connection
+        self._until = until
+        self._left = _REQUEST_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        seconds = self._until - time.monotonic()
+        if seconds <= 0 or not self._left:
+            # The one error that the base takes as the end of a connection, without an answer.
+            raise TimeoutError("the request takes too long or is too long")
+        self._connection.settimeout(seconds)
+        read = self._connection.recv_into(buffer, min(len(buffer), self._left))
+        self._left -= read
+        return read
+
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    timeout = _REQUEST_SECONDS
     server: Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        until = time.monotonic() + self.server.request_seconds
+        self.rfile = io.BufferedReader(_Head(self.connection, until))
 
     def do_GET(self) -> None:
         page = self.server.pages.get(self.path.partition("?")[0])
@@ -81,6 +162,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.do_GET()
 
     def _answer(self, answer: Answer) -> None:
+        self.connection.settimeout(self.server.request_seconds)
         self.send_response(answer.code)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.body)))

@@ -3,7 +3,13 @@
 import io
 import json
 import logging
+import os
+import pathlib
 import re
+import socket
+import subprocess
+import sys
+import time
 import urllib.error
 import urllib.request
 
@@ -130,3 +136,150 @@ def test_the_server_answers_get_and_head_of_its_pages_alone() -> None:
     assert (503, b"no luck\n") == found["GET", "/bad"]
     assert 404 == found["GET", "/x"][0]
     assert 501 == found["POST", "/good"][0]
+
+
+def connect(server: endpoint.Server, sent: bytes = b"") -> socket.socket:
+    """A connection that has sent something."""
+    host, port = server.server_address[:2]
+    connection = socket.create_connection((str(host), port), timeout=5)
+    connection.sendall(sent)
+    return connection
+
+
+def received(connection: socket.socket) -> bytes:
+    """All that comes until the other end closes."""
+    data = b""
+    with connection:
+        try:
+            while part := connection.recv(4096):
+                data += part
+        except ConnectionResetError:
+            pass
+    return data
+
+
+def test_a_request_that_trickles_in_is_dropped() -> None:
+    """Each byte comes in time, the whole does not: a client can't hold a thread for long."""
+    pages = {"/good": endpoint.check(lambda: "")}
+    with endpoint.Server(("127.0.0.1", 0), pages, request_seconds=0.4) as server:
+        server.start()
+        connection = connect(server, b"GET /good HTTP/1.0\r\n")
+        began = time.monotonic()
+        for _ in range(200):
+            try:
+                connection.sendall(b"X: y\r\n")
+            except OSError:
+                break
+            time.sleep(0.05)
+        assert b"" == received(connection)
+        assert time.monotonic() - began < 5
+        server.shutdown()
+
+
+def test_a_request_that_is_too_long_is_dropped() -> None:
+    """Sixteen kilobytes of head are enough for every scraper; more gets no answer."""
+    with endpoint.Server(("127.0.0.1", 0), {"/good": endpoint.check(lambda: "")}) as server:
+        server.start()
+        found = []
+        for lines in (12, 24):
+            head = b"GET /good HTTP/1.0\r\n" + b"X: %s\r\n" % (b"y" * 1000) * lines
+            found.append(received(connect(server, head + b"\r\n"))[-3:])
+        server.shutdown()
+    assert [b"ok\n", b""] == found
+
+
+def test_connections_beyond_the_limit_are_closed_and_come_back_when_there_is_room() -> None:
+    """Whoever opens many costs the agent no memory."""
+    pages = {"/good": endpoint.check(lambda: "")}
+    ask = b"GET /good HTTP/1.0\r\n\r\n"
+    with endpoint.Server(("127.0.0.1", 0), pages, request_seconds=30, connections=2) as server:
+        server.start()
+        idle = [connect(server) for _ in range(2)]
+        assert b"" == received(connect(server))
+        for connection in idle:
+            connection.close()
+        deadline = time.monotonic() + 5
+        while not (answer := received(connect(server, ask))) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert answer.endswith(b"ok\n")
+        server.shutdown()
+
+
+def test_a_client_that_goes_away_is_no_news_and_a_broken_page_is() -> None:
+    """One log line for a bug of ours, in the form of all lines; the server goes on."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logs.JsonFormatter())
+    log = logging.getLogger("agent.endpoint")
+    log.addHandler(handler)
+    pages = {"/bad": endpoint.check(lambda: str(1 // 0)), "/good": endpoint.check(lambda: "")}
+    with endpoint.Server(("127.0.0.1", 0), pages) as server:
+        server.start()
+        gone = connect(server, b"GET")
+        # Closed with a reset, as a scraper that gives up does.
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        gone.close()
+        assert b"" == received(connect(server, b"GET /bad HTTP/1.0\r\n\r\n"))
+        answer = received(connect(server, b"GET /good HTTP/1.0\r\n\r\n"))
+        assert answer.endswith(b"ok\n")
+        server.shutdown()
+    log.removeHandler(handler)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert ["a page could not be served"] == [line["msg"] for line in lines]
+    assert "ZeroDivisionError" in lines[0]["error"]
+
+
+def test_the_server_serves_where_pods_have_ipv6_alone() -> None:
+    """An address with colons is one of IPv6."""
+    with endpoint.Server(("::1", 0), {"/good": endpoint.check(lambda: "")}) as server:
+        server.start()
+        answer = received(connect(server, b"GET /good HTTP/1.0\r\n\r\n"))
+        server.shutdown()
+    assert answer.endswith(b"ok\n")
+
+
+_BIND = """
+import sys
+def forbid(event, arguments):
+    if event in {"socket.gethostbyaddr", "socket.gethostbyname", "socket.getnameinfo"}:
+        raise SystemExit(f"looked up: {event} {arguments}")
+sys.addaudithook(forbid)
+from agent import endpoint
+endpoint.Server(("0.0.0.0", 0), {}).server_close()
+"""
+
+
+def test_the_server_starts_without_a_name_server() -> None:
+    """It looks no name up, not even its own: on a node whose DNS is not there yet that takes half a minute."""
+    root = pathlib.Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", _BIND], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+_LOG = """
+import logging
+from agent import logs
+logs.set_up("info")
+logging.getLogger("a").info("one %s", 1, extra={"probe": "p"})
+logging.getLogger("a").debug("two")
+logging.getLogger("urllib3").warning("three")
+"""
+
+
+def test_lines_are_json_for_a_collector_and_text_for_a_person() -> None:
+    """Standard error that is a terminal gets text; only lines of the level are there, none of the HTTP client's."""
+    root = pathlib.Path(__file__).parents[2]
+    command = [sys.executable, "-c", _LOG]
+    piped = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    (line,) = piped.stderr.splitlines()
+    assert {"level": "info", "logger": "a", "msg": "one 1", "probe": "p"}.items() <= json.loads(
+        line
+    ).items()
+    ours, theirs = os.openpty()
+    subprocess.run(command, cwd=root, stderr=theirs, check=True)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as terminal:
+        shown = terminal.read1(4096).decode()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \S+ INFO    one 1\s*", shown)
