@@ -1,5 +1,7 @@
 """What the agent counts, under `fabric_ready_`, in base units."""
 
+from collections.abc import Collection
+
 import prometheus_client
 
 import agent
@@ -98,7 +100,11 @@ class NodeMetrics:
         self._seconds.labels(probe=probe).observe(max(0.0, seconds))
         self._last_run.labels(probe=probe).set_to_current_time()
         self.runs.labels(probe=probe, outcome=verdict.outcome.value).inc()
-        self._clear(self._warning, probe)
+        _forget(self._warning, probe)
+        if verdict.outcome is not Outcome.UNKNOWN:
+            here = {part.part for part in verdict.parts}
+            _forget(self._measured, probe, keep=here)
+            _forget(self._expected, probe, keep=here)
         for part in (verdict, *verdict.parts):
             if part.warning and (part.part or not verdict.parts):
                 self._warning.labels(probe=probe, part=part.part, warning=part.warning).set(1)
@@ -109,13 +115,6 @@ class NodeMetrics:
                 if name in part.values:
                     gauge.labels(probe=probe, part=part.part).set(part.values[name])
 
-    def _clear(self, gauge: prometheus_client.Gauge, probe: str) -> None:
-        """Removes a probe's series, so that a warning that went away is no series any more."""
-        for metric in gauge.collect():
-            for sample in metric.samples:
-                if sample.labels.get("probe") == probe:
-                    gauge.remove(*(sample.labels[label] for label in ("probe", "part", "warning")))
-
     def show_state(self, condition: Condition, ledger: Ledger, ladder: Ladder) -> None:
         """The condition and what stands for each probe."""
         self._condition.clear()
@@ -124,9 +123,19 @@ class NodeMetrics:
             reason = condition.reason if holds else ""
             self._condition.labels(type=TYPE, status=status, reason=reason).set(int(holds))
         self._verified.set(int(condition.verified))
-        for one in ladder.probes:
-            standing = ledger.standing(one.name)
+        for name in (*(one.name for one in ladder.probes), *(name for name, _ in ladder.broken)):
+            standing = ledger.standing(name)
             for outcome in Outcome:
-                self._outcome.labels(
-                    probe=one.name, rung=rung(one.name), outcome=outcome.value
-                ).set(int(standing is outcome))
+                self._outcome.labels(probe=name, rung=rung(name), outcome=outcome.value).set(
+                    int(standing is outcome)
+                )
+
+
+def _forget(
+    gauge: prometheus_client.Gauge, probe: str, keep: Collection[str] = frozenset()
+) -> None:
+    """Removes a probe's series but those of the parts to keep: what is no more must not look as if it were."""
+    for metric in gauge.collect():
+        for sample in metric.samples:
+            if sample.labels["probe"] == probe and sample.labels["part"] not in keep:
+                gauge.remove(*sample.labels.values())

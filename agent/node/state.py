@@ -39,10 +39,12 @@ def load(path: Path, boot_id: str) -> Saved | None:
     A file that can't be used costs a new verification and nothing else.
     """
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        with path.open("rb") as file:
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
             _log.warning("%s is longer than %d bytes and is not used", path, _MAX_BYTES)
             return None
-        saved = msgspec.json.decode(path.read_bytes(), type=Saved)
+        saved = msgspec.json.decode(content, type=Saved)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -1,5 +1,6 @@
 """What Prometheus, log collectors and people read keeps to the rules of their fields."""
 
+import dataclasses
 import io
 import json
 import logging
@@ -19,7 +20,7 @@ from agent import endpoint, logs, metrics
 from agent.gate.metrics import Metrics as GateMetrics
 from agent.node import condition
 from probes.contract import Outcome, Verdict
-from tests.agent.node.rungs import LADDER, PASS, verdict, verified
+from tests.agent.node.rungs import LADDER, PASS, record, verdict, verified
 
 
 def filled() -> metrics.NodeMetrics:
@@ -86,6 +87,31 @@ def test_a_warning_that_went_away_is_no_series_any_more() -> None:
     assert 'warning="Slowish"' in text(one)
     one.show_run("loopback.bandwidth", verdict(Outcome.PASS), 1)
     assert 'warning="Slowish"' not in text(one)
+
+
+def test_the_rates_of_a_part_go_with_it() -> None:
+    """They stay when a run put its measurement off or could not look, and when another probe ran."""
+    one = filled()
+    rate = 'fabric_ready_measured_bits_per_second{part="rxe0/1"'
+    part = Verdict(outcome=PASS, reason="R", message="m", part="rxe0/1")
+    one.show_run("loopback.bandwidth", dataclasses.replace(part, part="", parts=(part,)), 1)
+    one.show_run("loopback.bandwidth", verdict(Outcome.UNKNOWN), 1)
+    one.show_run("driver.ports", verdict(PASS), 1)
+    assert rate in text(one)
+    other = dataclasses.replace(part, part="rxe1/1")
+    one.show_run("loopback.bandwidth", dataclasses.replace(part, part="", parts=(other,)), 1)
+    assert rate not in text(one)
+    assert "expected_bits_per_second{" not in text(one)
+
+
+def test_a_probe_that_cannot_be_loaded_is_seen() -> None:
+    """It gates, so it has its series like the others."""
+    one = metrics.NodeMetrics()
+    ladder = dataclasses.replace(LADDER, broken=(("driver.new", "ImportError"),))
+    ledger = record(verified(), "driver.new", Outcome.UNKNOWN, 200)
+    one.show_state(condition.decide(ledger, ladder), ledger, ladder)
+    series = 'fabric_ready_probe_outcome{outcome="pass",probe="driver.new",rung="driver"} 0.0'
+    assert series in text(one)
 
 
 def test_log_lines_are_json_with_their_fields() -> None:

@@ -67,3 +67,21 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Is a directory"):
         state.save(path, saved())
     assert before == path.read_bytes()
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    """The kernel's own full device takes no byte."""
+    path = tmp_path / "state.json"
+    state.save(path, saved())
+    path.with_suffix(".new").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        state.save(path, saved())
+    assert [path] == list(tmp_path.iterdir())
+    assert saved() == state.load(path, BOOT)
+
+
+def test_a_file_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
+    """Only as much as a state can have."""
+    path = tmp_path / "state.json"
+    path.symlink_to("/dev/zero")
+    assert None is state.load(path, BOOT)
