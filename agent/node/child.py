@@ -48,6 +48,7 @@ class Child:
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
             command,
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -62,8 +63,9 @@ class Child:
         self._request_id = 0
         self._rest = b""
         self._stderr_left = _STDERR_BYTES
-        for pipe in (self.out, self.errors):
-            os.set_blocking(pipe.fileno(), False)
+        for pipe in (self._process.stdin, self.out, self.errors):
+            if pipe is not None:
+                os.set_blocking(pipe.fileno(), False)
 
     @property
     def out(self) -> IO[bytes]:
@@ -110,16 +112,20 @@ class Child:
         return max(self.asked_at, self.ready_at) + self.probe.deadline
 
     def ask(self, probe: contract.ProbeInfo, request: contract.Request, now: float) -> None:
-        """Sends a request; a process that is already dead is noticed when its pipe ends."""
+        """Sends a request, which has to fit into the pipe (64 KiB).
+
+        A process that is already dead is noticed when its pipe ends, one that does not listen by
+        its deadline.
+        """
         self.probe, self.started, self.asked_at = probe, now, time.monotonic()
         self._request_id = request.id
         self._stderr_left = _STDERR_BYTES
-        pipe = self._process.stdin
-        try:
-            if pipe is not None:
-                pipe.write(msgspec.json.encode(request) + b"\n")
-                pipe.flush()
-        except OSError:
+        assert self._process.stdin is not None  # noqa: S101
+        line = msgspec.json.encode(request) + b"\n"
+        taken: int | None = 0
+        with contextlib.suppress(OSError):
+            taken = self._process.stdin.write(line)
+        if taken != len(line):
             _log.debug("probe process %d does not listen", self.pid)
 
     def read(self) -> tuple[list[contract.Answer], bool]:
@@ -155,16 +161,21 @@ class Child:
         asked = self.probe is not None and answer.id == self._request_id
         return asked and answer.verdict is not None
 
-    def drain_errors(self) -> None:
-        """Logs what it wrote to standard error, within bounds, so that a full pipe never stops it."""
+    def drain_errors(self) -> bool:
+        """Logs what it wrote to standard error, within bounds, so that a full pipe never stops it.
+
+        Returns:
+            whether more may come: False once it closed its standard error.
+        """
         try:
             data = os.read(self.errors.fileno(), _READ_BYTES)
         except BlockingIOError:
-            return
+            return True
         shown = data[: self._stderr_left]
         self._stderr_left -= len(shown)
         for line in shown.decode(errors="replace").splitlines():
             _log.debug("probe process %d: %s", self.pid, line)
+        return bool(data)
 
     def kill(self) -> None:
         """SIGKILL to it and whatever it started; does not wait."""

@@ -24,6 +24,8 @@ _REFILL_PER_SECOND = 6 / 60
 _HEARTBEAT_SPREAD = 0.2
 _BACKOFF_FIRST_SECONDS = 1.0
 _BACKOFF_LAST_SECONDS = 60.0
+# What a server may ask for at most: a nonsense answer must not silence a node for ever.
+_RETRY_AFTER_LAST_SECONDS = 300.0
 _MAX_EVENTS = 64
 
 
@@ -128,7 +130,7 @@ class Outbox:
             self._event_failures, self._event_not_before = 0, 0.0
 
     def failed(self, action: Action, now: float, retry_after_seconds: float | None = None) -> None:
-        """It was not; it waits longer each time, or as long as the server said."""
+        """It was not; it waits longer each time, or as long as the server said (five minutes at most)."""
         if isinstance(action, Patch):
             self._tokens -= 1
             self._patch_failures += 1
@@ -151,7 +153,7 @@ class Outbox:
 def _pause(failures: int, retry_after_seconds: float | None) -> float:
     """Seconds; doubled each time, with jitter so that a fleet does not come back at once."""
     if retry_after_seconds is not None:
-        return max(1.0, retry_after_seconds)
+        return min(_RETRY_AFTER_LAST_SECONDS, max(1.0, retry_after_seconds))
     doubled = _BACKOFF_FIRST_SECONDS * 2.0 ** (min(failures, 10) - 1)
     longest = min(_BACKOFF_LAST_SECONDS, doubled)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311  (spreads load, hides nothing)

@@ -3,10 +3,12 @@ verdict on one probe.
 
 All passive probes share one long-lived process; each probe that moves data gets a fresh one. A run
 that passes its deadline is killed and not waited for. A process that does not even die (stuck in a
-driver) keeps its probe from starting again until it is gone, and no other.
+driver) keeps its probe from starting again until it is gone, and no other. Where no process can be
+started at all, its probe is Unknown for that.
 """
 
 import dataclasses
+import errno
 import logging
 import selectors
 import time
@@ -25,6 +27,9 @@ SILENCE_SECONDS = 15.0
 # An interpreter starts in a tenth of a second, on a machine that has one to spare.
 STARTUP_SECONDS = 60.0
 _BACKOFF_SECONDS = (0.0, 1.0, 5.0, 30.0)
+# Processes that were killed and are not gone. More than these, and each new one would only join
+# them until the node has no process ids left.
+MOST_DYING = 16
 
 
 class Runner:
@@ -35,6 +40,7 @@ class Runner:
             is added for the
             passive one.
         clock: seconds since boot, for the runs' times.
+        most_dying: how many killed processes may be left; beyond it none is started.
     """
 
     def __init__(
@@ -43,16 +49,19 @@ class Runner:
         clock: Callable[[], float],
         *,
         startup_seconds: float = STARTUP_SECONDS,
+        most_dying: int = MOST_DYING,
     ) -> None:
         self._command = tuple(command)
         self._clock = clock
         self._startup_seconds = startup_seconds
+        self._most_dying = most_dying
         self._selector = selectors.DefaultSelector()
         self._passive: Child | None = None
         self._queue: list[tuple[contract.ProbeInfo, contract.Request]] = []
         self._movers: list[Child] = []
         self._dying: list[tuple[Child, str]] = []
-        self._stuck: set[str] = set()
+        self._stuck: set[int] = set()
+        self._never_started: list[Run] = []
         self._next_id = 0
         self._deaths = 0
         self._not_before = 0.0
@@ -63,9 +72,10 @@ class Runner:
 
     @property
     def running(self) -> frozenset[str]:
-        """Probes that are asked or waiting to be, and those whose process does not die."""
-        asked = [child.probe.name for child in self._children() if child.probe]
-        return frozenset(asked) | {probe.name for probe, _ in self._queue} | self._stuck
+        """Probes that are asked or waiting to be, and those whose process is not gone yet."""
+        asked = {child.probe.name for child in self._children() if child.probe}
+        waiting = {probe.name for probe, _ in self._queue}
+        return frozenset(asked | waiting | {probe for _, probe in self._dying if probe})
 
     def start(self, probe: contract.ProbeInfo, request: contract.Request) -> None:
         """Asks for a run. The request's id is chosen here."""
@@ -74,20 +84,27 @@ class Runner:
         if not probe.moves_data:
             self._queue.append((probe, request))
             return
-        child = self._spawn(())
+        try:
+            child = self._spawn(())
+        except OSError as error:
+            self._never_started.append(self._not_started(probe, error))
+            return
         self._movers.append(child)
         child.ask(probe, request, self._clock())
 
     def wait(self, seconds: float) -> list[Run]:
         """Waits until something happens or `seconds` pass, and gives the runs that ended."""
         self._feed_passive()
-        runs: list[Run] = []
-        for key, _ in self._selector.select(max(0.0, min(seconds, self._until_deadline()))):
+        runs, self._never_started = self._never_started, []
+        patience = 0.0 if runs else max(0.0, min(seconds, self._until_deadline()))
+        for key, _ in self._selector.select(patience):
             child, kind = key.data
-            if kind == "errors":
-                child.drain_errors()
-            elif child in self._children():  # not killed a moment ago
+            if child not in self._children():  # killed a moment ago
+                continue
+            if kind == "out":
                 runs += self._hear(child)
+            elif not child.drain_errors():
+                self._selector.unregister(child.errors)
         runs += self._check_deadlines()
         runs += self._check_dying()
         self._feed_passive()
@@ -108,6 +125,8 @@ class Runner:
         return ([self._passive] if self._passive else []) + self._movers
 
     def _spawn(self, arguments: tuple[str, ...]) -> Child:
+        if len(self._dying) >= self._most_dying:
+            raise OSError(errno.EBUSY, f"{len(self._dying)} earlier ones do not die")
         child = Child((*self._command, *arguments))
         self._selector.register(child.out, selectors.EVENT_READ, (child, "out"))
         self._selector.register(child.errors, selectors.EVENT_READ, (child, "errors"))
@@ -118,10 +137,31 @@ class Runner:
         if self._passive is None:
             if time.monotonic() < self._not_before:
                 return
-            self._passive = self._spawn(("--watch",))
+            try:
+                self._passive = self._spawn(("--watch",))
+            except OSError as error:
+                self._never_started += [self._not_started(one, error) for one, _ in self._queue]
+                self._queue.clear()
+                self._back_off()
+                return
         if self._passive.probe is None and self._queue:
             probe, request = self._queue.pop(0)
             self._passive.ask(probe, request, self._clock())
+
+    def _back_off(self) -> None:
+        """The passive process is not started again at once if it did not live to give an answer."""
+        pause = _BACKOFF_SECONDS[min(self._deaths, len(_BACKOFF_SECONDS) - 1)]
+        self._not_before = time.monotonic() + pause
+        self._deaths += 1
+
+    def _not_started(self, probe: contract.ProbeInfo, error: OSError) -> Run:
+        message = f"{probe.name}: no process can be started for it: {error.strerror}"
+        _log.warning("%s", message, extra={"probe": probe.name})
+        verdict = contract.Verdict(
+            outcome=contract.Outcome.UNKNOWN, reason="ProbeNotStarted", message=message
+        )
+        now = self._clock()
+        return Run(probe=probe.name, verdict=verdict, started=now, ended=now)
 
     def _until_deadline(self) -> float:
         due = [child.due_at(self._startup_seconds) for child in self._children()]
@@ -148,9 +188,10 @@ class Runner:
         """A run that was answered; the process of a probe that moves data has done its duty."""
         run = self._run(child, clean(verdict))
         child.probe = None
-        self._deaths = 0
-        if child is not self._passive:
-            self._drop(child, "")
+        if child is self._passive:
+            self._deaths = 0
+        else:
+            self._drop(child, run.probe)
         return run
 
     def _ended(self, child: Child) -> list[Run]:
@@ -182,16 +223,15 @@ class Runner:
     def _drop(self, child: Child, probe: str) -> None:
         """Kills a process and forgets it, until it is known to be gone."""
         for pipe in (child.out, child.errors):
-            self._selector.unregister(pipe)
+            if pipe in self._selector.get_map():
+                self._selector.unregister(pipe)
         child.kill()
         child.close()
         self._dying.append((child, probe))
         if child is self._passive:
             self._passive = None
             self.restarts += 1
-            pause = _BACKOFF_SECONDS[min(self._deaths, len(_BACKOFF_SECONDS) - 1)]
-            self._not_before = time.monotonic() + pause
-            self._deaths += 1
+            self._back_off()
         else:
             self._movers.remove(child)
 
@@ -217,14 +257,14 @@ class Runner:
         for child, probe in list(self._dying):
             if child.gone:
                 self._dying.remove((child, probe))
-                self._stuck.discard(probe)
+                self._stuck.discard(child.pid)
             elif (
                 probe
-                and probe not in self._stuck
+                and child.pid not in self._stuck
                 and child.killed_at is not None
                 and time.monotonic() - child.killed_at > STUCK_SECONDS
             ):
-                self._stuck.add(probe)
+                self._stuck.add(child.pid)
                 message = f"{probe}: its process {child.pid} does not die: a driver holds it in the kernel"
                 verdict = contract.Verdict(
                     outcome=contract.Outcome.UNKNOWN, reason="ProbeStuck", message=message

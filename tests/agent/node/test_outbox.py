@@ -144,6 +144,17 @@ def test_retry_after_is_honoured() -> None:
     assert one.next(30) is not None
 
 
+def test_a_nonsense_retry_after_does_not_silence_the_node() -> None:
+    """Five minutes are the most that a server gets."""
+    one = box()
+    one.want(state())
+    action = one.next(0)
+    assert action is not None
+    one.failed(action, 0, retry_after_seconds=float("inf"))
+    assert None is one.next(299)
+    assert one.next(301) is not None
+
+
 def test_events_keep_their_order_and_are_retried() -> None:
     """One that fails is sent again before the next; one that will never be taken lets the others pass."""
     one = box()

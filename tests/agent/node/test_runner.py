@@ -1,5 +1,6 @@
 """Whatever a probe's process does, it costs one verdict on one probe. With real processes that misbehave."""
 
+import select
 import sys
 import textwrap
 import time
@@ -38,6 +39,8 @@ def misbehave(what, id):
     elif what == "noise":
         for _ in range(100): os.write(2, b"driver says no\\n" * 1000)
         answer(id)
+    elif what == "parting": answer(id); os.write(2, b"a last word\\n" * 100); time.sleep(3600)
+    elif what == "mute": os.close(2); time.sleep(1); answer(id)
     elif what == "closed": os.close(1); time.sleep(3600)
     elif what == "stale": answer(id - 1, "Old"); answer(id)
     elif what == "twice": answer(id); answer(id, "Again"); time.sleep(3600)
@@ -133,14 +136,51 @@ def test_a_process_that_misbehaves_is_unknown_for_its_probe_alone(
     assert words in found.message
     assert found.message.isprintable()
     assert Outcome.PASS is run(one, probe("good")).verdict.outcome
-    assert frozenset() == one.running
+    assert [] == wait(one, lambda _: not one.running)
 
 
-@pytest.mark.parametrize("what", ["good", "noise", "stale", "late"])
-def test_a_process_that_answers_in_the_end_is_heard(one: runner.Runner, what: str) -> None:
-    """Noise on standard error and answers to older questions change nothing."""
-    found = run(one, probe(what)).verdict
-    assert (Outcome.PASS, "Good") == (found.outcome, found.reason)
+@pytest.mark.parametrize("moves_data", [False, True])
+@pytest.mark.parametrize("what", ["good", "noise", "stale", "late", "parting", "mute"])
+def test_a_process_that_answers_in_the_end_is_heard(
+    one: runner.Runner, what: str, *, moves_data: bool
+) -> None:
+    """Noise on standard error before and after the answer, and answers to older questions, change nothing."""
+    start(one, probe(what, moves_data=moves_data))
+    one.wait(0)  # a passive one is asked now
+    time.sleep(0.5)  # so that all it says is there when we look
+    (found,) = wait(one, lambda runs: len(runs) == 1)
+    assert (Outcome.PASS, "Good") == (found.verdict.outcome, found.verdict.reason)
+
+
+def test_a_closed_standard_error_costs_no_time(one: runner.Runner) -> None:
+    """Waiting for a process that closed it is waiting, not spinning."""
+    start(one, probe("mute", moves_data=True))
+    used = time.process_time()
+    wait(one, lambda runs: len(runs) == 1)
+    assert time.process_time() - used < 0.3
+
+
+@pytest.mark.parametrize("moves_data", [False, True])
+def test_a_process_that_cannot_be_started_is_unknown_for_its_probe(*, moves_data: bool) -> None:
+    """No process, no program, no memory: said as such, each time anew, and the caller goes on."""
+    made = runner.Runner(("/nonexistent/program",), clock.since_boot)
+    for _ in range(2):
+        found = run(made, probe("good", moves_data=moves_data)).verdict
+        assert (Outcome.UNKNOWN, "ProbeNotStarted") == (found.outcome, found.reason)
+        assert (
+            "driver.good: no process can be started for it: No such file or directory"
+            == found.message
+        )
+        assert frozenset() == made.running
+    made.stop()
+
+
+def test_a_request_that_does_not_fit_never_holds_us_up(one: runner.Runner) -> None:
+    """A process that does not read its input costs its own probe's deadline."""
+    wanted = probe("good", deadline=1, moves_data=True)
+    one.start(wanted, Request(id=0, probe=wanted.name, inputs={"x": "y" * 1_000_000}))
+    (found,) = wait(one, lambda runs: len(runs) == 1)
+    assert "ProbeTimedOut" == found.verdict.reason
 
 
 def test_a_process_that_never_starts_is_given_up(child: tuple[str, ...]) -> None:
@@ -253,6 +293,30 @@ def test_a_process_that_does_not_die_keeps_only_its_own_probe_back(tmp_path: Pat
         assert {"driver.hang"} == made.running
         assert Outcome.PASS is run(made, probe("good", deadline=20)).verdict.outcome
     wait(made, lambda _: not made.running)
+    made.stop()
+
+
+@pytest.mark.in_guest
+def test_a_process_that_answers_and_does_not_die_is_stuck_as_well(tmp_path: Path) -> None:
+    """Its answer counts; then it is ProbeStuck, and past a number of such processes none is started."""
+    path = tmp_path / "child.py"
+    path.write_text(textwrap.dedent(_CHILD))
+    made = runner.Runner((sys.executable, str(path)), clock.since_boot, most_dying=1)
+    wanted = probe("parting", deadline=20, moves_data=True)
+    with frozen_cgroup() as freezer:
+        start(made, wanted)
+        (asked,) = made._movers
+        while not select.select([asked.out], [], [], 0)[0]:
+            time.sleep(0.05)
+        freezer.hold(asked.pid)
+        first, second = wait(made, lambda runs: len(runs) == 2, seconds=30)
+        assert ["Good", "ProbeStuck"] == [first.verdict.reason, second.verdict.reason]
+        assert {"driver.parting"} == made.running
+        found = run(made, probe("good", moves_data=True)).verdict
+        assert "ProbeNotStarted" == found.reason
+        assert "1 earlier ones do not die" in found.message
+    wait(made, lambda _: not made.running)
+    assert "Good" == run(made, probe("good", deadline=20, moves_data=True)).verdict.reason
     made.stop()
 
 
