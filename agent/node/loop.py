@@ -12,8 +12,9 @@ import msgspec
 from agent import endpoint
 from agent.cluster import api as cluster_api
 from agent.cluster import errors
+from agent.cluster import token as tokens
 from agent.metrics import NodeMetrics
-from agent.node import clock, condition, ladder, ledger, outbox, probing, state
+from agent.node import announce, clock, condition, ladder, ledger, outbox, probing, state
 from agent.node.condition import Condition
 from agent.node.ladder import Ladder
 from agent.node.ledger import Ledger, Run
@@ -65,8 +66,10 @@ class Daemon:
     def __init__(self, settings: Settings, rungs: Ladder) -> None:
         self._settings = settings
         self._ladder = rungs
-        server, token = cluster_api.in_cluster(Path(settings.node.serviceaccount_dir))
-        claim = token.node()
+        folder = Path(settings.node.serviceaccount_dir)
+        # Two readers of one file: the publisher's thread has the other.
+        server, self._token = cluster_api.in_cluster(folder)
+        claim = self._token.node()
         self._node = settings.node.name or claim.name
         if self._node != claim.name:
             raise errors.Refused(
@@ -76,7 +79,7 @@ class Daemon:
         self._boot_id = _boot_id(settings)
         self._profile_hash = _profile_hash(settings)
         self._path = Path(settings.node.run_dir) / "state.json"
-        saved = state.load(self._path, self._boot_id)
+        saved = self._restore()
         self._ledger = (
             ledger.restrict(saved.ledger, rungs) if saved else Ledger(boot_id=self._boot_id)
         )
@@ -89,17 +92,26 @@ class Daemon:
         box = outbox.Outbox(
             self._node, settings.node.heartbeat_seconds, self._delivered, time.monotonic()
         )
-        self._publisher = Publisher(
-            cluster_api.Api(server, token), self._node, box, self.metrics, self._note_delivered
-        )
-        self._schedule = Schedule(
-            rungs, self._node, settings.node.hysteresis.recovery_spacing_seconds
-        )
+        api = cluster_api.Api(server, tokens.Token(folder / "token"))
+        self._publisher = Publisher(api, self._node, box, self.metrics, self._note_delivered)
+        self._schedule = self._new_schedule()
         if saved and saved.profile_hash == self._profile_hash:
             self._schedule.resume(self._ledger)
         self._runner = Runner(probing.serving(settings), clock.since_boot)
         self._report = Report(rungs, self._node)
         self._serve()
+
+    def _restore(self) -> state.Saved | None:
+        """What was proven in this boot, and told to this same Node object."""
+        saved = state.load(self._path, self._boot_id)
+        if saved and saved.delivered and saved.delivered.uid != self._uid:
+            _log.warning("Node %s was made anew: verifying anew", self._node)
+            return None
+        return saved
+
+    def _new_schedule(self) -> Schedule:
+        spacing = self._settings.node.hysteresis.recovery_spacing_seconds
+        return Schedule(self._ladder, self._node, spacing)
 
     def _serve(self) -> None:
         pages = {
@@ -127,9 +139,7 @@ class Daemon:
             "agent starts", extra={"node": self._node, "boot_id": self._boot_id, "state": words}
         )
         self._publisher.start()
-        for name, why in self._ladder.broken:
-            self._record(_broken(name, why))
-        self._conclude()
+        self._begin()
         while not self._stopping.is_set():
             try:
                 self._step()
@@ -143,7 +153,29 @@ class Daemon:
         _log.info("agent stops")
         return 0
 
+    def _begin(self) -> None:
+        for name, why in self._ladder.broken:
+            self._record(_broken(name, why))
+        self._conclude()
+
+    def _look_at_token(self) -> None:
+        """Once the kubelet's token is bound to another Node object of our name, that one is ours,
+        and knows nothing: what was proven for the old one is proven again.
+        """
+        try:
+            claim = self._token.node()
+        except errors.Refused:
+            return  # the publisher meets the same and says so
+        if claim.name != self._node or claim.uid == self._uid:
+            return
+        _log.warning("Node %s was made anew: verifying anew", self._node)
+        self._uid = claim.uid
+        self._ledger, self._condition = Ledger(boot_id=self._boot_id), None
+        self._schedule = self._new_schedule()
+        self._begin()
+
     def _step(self) -> None:
+        self._look_at_token()
         now = clock.since_boot()
         for name in self._schedule.due(now, self._ledger, self._runner.running):
             probe = self._ladder.probe(name)
@@ -181,16 +213,8 @@ class Daemon:
                 else logging.WARNING
             )
             _log.log(level, "%s", run.verdict.message, extra=_fields(run))
-        self._tell_warnings(run, before.last if before else None)
-
-    def _tell_warnings(self, run: Run, before: Verdict | None) -> None:
-        """One event for each warning that a part did not have before."""
-        old = _warnings(before) if before else frozenset()
-        for part, reason, message in _warnings(run.verdict) - old:
-            name = outbox.event_name(self._node, self._boot_id, run.probe, part, reason)
-            event = outbox.Event(
-                name=name, reason=reason, message=message, warning=True, at=clock.timestamp()
-            )
+        last = before.last if before else None
+        for event in announce.warnings(self._about(), run, last, clock.timestamp()):
             self._publisher.tell(event)
 
     def _conclude(self) -> None:
@@ -218,12 +242,10 @@ class Daemon:
     def _announce(self, now: Condition) -> None:
         fields = {"status": now.status, "reason": now.reason, "blocked_rung": now.blocked_rung}
         _log.info("%s", now.message, extra=fields)
-        at = clock.timestamp()
-        name = outbox.event_name(self._node, self._boot_id, now.status, now.reason, at)
-        event = outbox.Event(
-            name=name, reason=now.reason, message=now.message, warning=now.status == "False", at=at
-        )
-        self._publisher.tell(event)
+        self._publisher.tell(announce.transition(self._about(), now, clock.timestamp()))
+
+    def _about(self) -> announce.About:
+        return announce.About(node=self._node, uid=self._uid, boot_id=self._boot_id)
 
     def _note_delivered(self, delivered: outbox.State) -> None:
         """Called by the publisher's thread."""
@@ -264,12 +286,6 @@ def _fields(run: Run) -> dict[str, object]:
         "reason": verdict.reason,
         "seconds": round(run.ended - run.started, 3),
     }
-
-
-def _warnings(verdict: Verdict) -> frozenset[tuple[str, str, str]]:
-    """Part, reason and message of each warning; of the whole only where no part has one."""
-    parts = [part for part in verdict.parts if part.warning] or [verdict]
-    return frozenset((part.part, part.warning, part.message) for part in parts if part.warning)
 
 
 def _boot_id(settings: Settings) -> str:

@@ -44,9 +44,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """A core/v1 Event about the node."""
+    """A core/v1 Event about the node; `uid` is that of the Node object it happened to."""
 
     name: str
+    uid: str
     reason: str
     message: str
     warning: bool
@@ -197,11 +198,11 @@ def patch_body(state: State, heartbeat_at: str) -> dict[str, Any]:
     }
 
 
-def event_body(event: Event, node: str, uid: str) -> Mapping[str, Any]:
+def event_body(event: Event, node: str) -> Mapping[str, Any]:
     """A core/v1 Event about the Node."""
     return {
         "metadata": {"name": event.name, "namespace": "default"},
-        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": event.uid},
         "type": "Warning" if event.warning else "Normal",
         "reason": event.reason,
         "message": event.message,

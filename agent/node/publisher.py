@@ -109,9 +109,8 @@ class Publisher:
                 self._node, outbox.patch_body(action.state, clock.timestamp())
             )
             return
-        body = outbox.event_body(action, self._node, self._api.token.node().uid)
         try:
-            self._api.create_event(_EVENT_NAMESPACE, body)
+            self._api.create_event(_EVENT_NAMESPACE, outbox.event_body(action, self._node))
         except errors.Conflict as error:
             # It was sent before, and only the answer was lost.
             if error.kind != "conflict":

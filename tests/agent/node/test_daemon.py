@@ -65,11 +65,21 @@ class Subject:
         """A bare Node object and a token bound to it."""
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}}
         self.api.kubectl("create", "-f", "-", stdin=json.dumps(body))
-        token = self.api.token("fabric-agent", _NAMESPACE, node=self.name)
         account = self.folder / "account"
         account.mkdir(exist_ok=True)
-        (account / "token").write_text(token)
         (account / "ca.crt").write_bytes(self.api.ca_file.read_bytes())
+        self.renew_token()
+
+    def renew_token(self) -> None:
+        """A token bound to the Node object that there is now."""
+        token = self.api.token("fabric-agent", _NAMESPACE, node=self.name)
+        (self.folder / "account/token").write_text(token)
+
+    def make_anew(self) -> None:
+        """The Node is deleted and created again, as bare as at first; the token stays the old one's."""
+        self.api.kubectl("delete", "node", self.name)
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}}
+        self.api.kubectl("create", "-f", "-", stdin=json.dumps(body))
 
     def start(self) -> None:
         """Starts the agent."""
@@ -342,9 +352,7 @@ def test_missing_rights_are_said_and_survived(verified: Subject) -> None:
 
 def test_a_node_that_was_made_anew_is_not_stamped_with_the_old_verdict(verified: Subject) -> None:
     """Same name, other uid: the server refuses, the agent says so and goes on; the new Node stays bare."""
-    verified.api.kubectl("delete", "node", verified.name)
-    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": verified.name}}
-    verified.api.kubectl("create", "-f", "-", stdin=json.dumps(body))
+    verified.make_anew()
     verified.machine.pull()
     waiting.until(
         "the refusal",
@@ -357,6 +365,22 @@ def test_a_node_that_was_made_anew_is_not_stamped_with_the_old_verdict(verified:
         "fabric-readiness.dev/verified" not in verified.node()["metadata"]["labels"]
     )
     assert (200, "ok\n") == verified.page("/healthz")
+    # The kubelet's next token is bound to the new Node: now it is ours, and starts from nothing.
+    verified.renew_token()
+    verified.wait("False", "PortDown")
+    assert "false" == verified.node()["metadata"]["labels"]["fabric-readiness.dev/verified"]
+    assert "Verifying" in verified.events()
+
+
+def test_a_restart_on_a_node_that_was_made_anew_proves_it_again(verified: Subject) -> None:
+    """What the state file says was proven and told to another Node object: nothing of it counts."""
+    verified.stop(signal.SIGKILL)
+    verified.make_anew()
+    verified.renew_token()
+    verified.machine.pull()
+    verified.start()
+    verified.wait("False", "PortDown")
+    assert "false" == verified.node()["metadata"]["labels"]["fabric-readiness.dev/verified"]
 
 
 def test_a_token_that_was_rotated_is_used(verified: Subject) -> None:

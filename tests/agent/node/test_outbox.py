@@ -19,7 +19,9 @@ def state(status: str = "True", reason: str = "FabricVerified") -> State:
 
 def event(name: str) -> Event:
     """An event."""
-    return Event(name=name, reason="R", message="m", warning=False, at="2026-01-01T00:00:00Z")
+    return Event(
+        name=name, uid="u", reason="R", message="m", warning=False, at="2026-01-01T00:00:00Z"
+    )
 
 
 def box(delivered: State | None = None) -> Outbox:
