@@ -110,6 +110,18 @@ def restrict(ledger: Ledger, ladder: Ladder) -> Ledger:
     return msgspec.structs.replace(ledger, entries=kept)
 
 
+def unproven(ledger: Ledger) -> Ledger:
+    """The same boot, with nothing proven.
+
+    What was seen of the machine stays, so that what is gone from it is still missed.
+    """
+    entries = {
+        name: msgspec.structs.replace(_reset(entry), standing=None, stale_since=None)
+        for name, entry in ledger.entries.items()
+    }
+    return Ledger(boot_id=ledger.boot_id, entries=entries)
+
+
 def _verify(ledger: Ledger, ladder: Ladder) -> Ledger:
     if ledger.verified or not proven(ledger, ladder):
         return ledger

@@ -1,13 +1,10 @@
 """The node daemon: probes run, the ledger remembers, the condition says, the publisher tells."""
 
-import hashlib
 import logging
 import signal
 import threading
 import time
 from pathlib import Path
-
-import msgspec
 
 from agent import endpoint
 from agent.cluster import api as cluster_api
@@ -77,12 +74,10 @@ class Daemon:
             )
         self._uid = claim.uid
         self._boot_id = _boot_id(settings)
-        self._profile_hash = _profile_hash(settings)
+        self._profile_hash = probing.judged_by(settings)
         self._path = Path(settings.node.run_dir) / "state.json"
+        self._ledger = Ledger(boot_id=self._boot_id)
         saved = self._restore()
-        self._ledger = (
-            ledger.restrict(saved.ledger, rungs) if saved else Ledger(boot_id=self._boot_id)
-        )
         self._condition: Condition | None = saved.condition if saved else None
         self._since = saved.since if saved else clock.timestamp()
         self._delivered = saved.delivered if saved else None
@@ -102,12 +97,20 @@ class Daemon:
         self._serve()
 
     def _restore(self) -> state.Saved | None:
-        """What was proven in this boot, and told to this same Node object."""
+        """What was proven in this boot; None where that was told to another Node object."""
         saved = state.load(self._path, self._boot_id)
-        if saved and saved.delivered and saved.delivered.uid != self._uid:
-            _log.warning("Node %s was made anew: verifying anew", self._node)
+        if saved is None:
             return None
-        return saved
+        self._ledger = ledger.restrict(saved.ledger, self._ladder)
+        if saved.delivered is None or saved.delivered.uid == self._uid:
+            return saved
+        self._forget()
+        return None
+
+    def _forget(self) -> None:
+        """Another Node object: what was proven for the old one is not its own."""
+        _log.warning("Node %s was made anew: verifying anew", self._node)
+        self._ledger = ledger.unproven(self._ledger)
 
     def _new_schedule(self) -> Schedule:
         spacing = self._settings.node.hysteresis.recovery_spacing_seconds
@@ -159,19 +162,16 @@ class Daemon:
         self._conclude()
 
     def _look_at_token(self) -> None:
-        """Once the kubelet's token is bound to another Node object of our name, that one is ours,
-        and knows nothing: what was proven for the old one is proven again.
-        """
+        """Once the token is bound to another Node object of our name, that one is ours to prove."""
         try:
             claim = self._token.node()
         except errors.Refused:
             return  # the publisher meets the same and says so
         if claim.name != self._node or claim.uid == self._uid:
             return
-        _log.warning("Node %s was made anew: verifying anew", self._node)
         self._uid = claim.uid
-        self._ledger, self._condition = Ledger(boot_id=self._boot_id), None
-        self._schedule = self._new_schedule()
+        self._forget()
+        self._condition, self._schedule = None, self._new_schedule()
         self._begin()
 
     def _step(self) -> None:
@@ -291,9 +291,3 @@ def _fields(run: Run) -> dict[str, object]:
 def _boot_id(settings: Settings) -> str:
     path = Path(settings.host.root) / "proc/sys/kernel/random/boot_id"
     return path.read_text(encoding="ascii").strip()
-
-
-def _profile_hash(settings: Settings) -> str:
-    """Twelve digits that change with anything that verdicts are judged by."""
-    judged = (settings.rungs, settings.profile, settings.limits, settings.disable)
-    return hashlib.sha256(msgspec.json.encode(judged, order="sorted")).hexdigest()[:12]

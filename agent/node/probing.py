@@ -1,5 +1,6 @@
 """What the probes' side says about itself: which there are, and whether the settings' limits are theirs."""
 
+import hashlib
 import subprocess
 import sys
 
@@ -66,6 +67,12 @@ def request(settings: Settings, name: str, seen: tuple[str, ...] = ()) -> contra
         limits=limits,
         origins=origins,
     )
+
+
+def judged_by(settings: Settings) -> str:
+    """Twelve digits that change with anything that verdicts are judged by."""
+    judged = (settings.rungs, settings.profile, settings.limits, settings.disable)
+    return hashlib.sha256(msgspec.json.encode(judged, order="sorted")).hexdigest()[:12]
 
 
 def _run(argument: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":

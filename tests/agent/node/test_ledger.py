@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from agent.node import ledger as ledgers
 from agent.node.ladder import Ladder
-from agent.node.ledger import Ledger
-from probes.contract import Outcome
+from agent.node.ledger import Ledger, Run
+from probes.contract import Outcome, Verdict
 from tests.agent.node.rungs import (
     FAIL,
     HYSTERESIS,
@@ -222,6 +222,22 @@ def test_records_of_probes_that_are_gone_are_dropped() -> None:
     """A probe that this version does not have can't hold the node back for ever."""
     narrower = Ladder(probes=LADDER.probes[:2], rungs=("inventory", "driver"))
     assert {DEVICES, PORTS} == set(ledgers.restrict(verified(), narrower).entries)
+
+
+def test_what_is_proven_anew_needs_every_probe_and_still_misses_what_is_gone() -> None:
+    """For another Node object nothing stands, yet the machine's parts are remembered; one pass of each proves again."""
+    port = Verdict(outcome=PASS, reason="R", message="m", part="mlx5_0/1")
+    whole = Verdict(outcome=PASS, reason="R", message="m", parts=(port,))
+    run = Run(probe=PORTS, verdict=whole, started=110, ended=111)
+    seen = ledgers.record(verified(), run, LADDER, HYSTERESIS)
+    ledger = ledgers.unproven(record(seen, DEVICES, FAIL, 120))
+    assert not ledger.verified
+    assert all(ledger.standing(name) is None for name in NAMES)
+    assert ("mlx5_0/1",) == ledger.entries[PORTS].seen
+    for name in NAMES:
+        assert not ledgers.proven(ledger, LADDER)
+        ledger = record(ledger, name, PASS, 130)
+    assert ledger.verified
 
 
 STEPS = st.lists(
