@@ -306,7 +306,8 @@ def test_a_process_that_answers_and_does_not_die_is_stuck_as_well(tmp_path: Path
     with frozen_cgroup() as freezer:
         start(made, wanted)
         (asked,) = made._movers
-        while not select.select([asked.out], [], [], 0)[0]:
+        # Its last word comes after the answer, which nobody has read yet.
+        while not select.select([asked.errors], [], [], 0)[0]:
             time.sleep(0.05)
         freezer.hold(asked.pid)
         first, second = wait(made, lambda runs: len(runs) == 2, seconds=30)
