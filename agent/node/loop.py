@@ -10,11 +10,11 @@ from agent import endpoint
 from agent.cluster import api as cluster_api
 from agent.cluster import errors
 from agent.cluster import token as tokens
-from agent.metrics import NodeMetrics
 from agent.node import announce, clock, condition, ladder, ledger, outbox, probing, state
 from agent.node.condition import Condition
 from agent.node.ladder import Ladder
 from agent.node.ledger import Ledger, Run
+from agent.node.metrics import NodeMetrics
 from agent.node.publisher import Publisher
 from agent.node.report import Report
 from agent.node.runner import Runner

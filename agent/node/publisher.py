@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from agent.cluster import errors
 from agent.cluster.api import Api
-from agent.metrics import NodeMetrics
 from agent.node import clock, outbox
+from agent.node.metrics import NodeMetrics
 from agent.node.outbox import Action, Event, Outbox, Patch, State
 
 _log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ import urllib.request
 
 from prometheus_client import parser
 
-from agent import endpoint, logs, metrics
+from agent import endpoint, logs
 from agent.gate.metrics import Metrics as GateMetrics
-from agent.node import condition
+from agent.node import condition, metrics
 from probes.contract import Outcome, Verdict
 from tests.agent.node.rungs import LADDER, PASS, record, verdict, verified
 

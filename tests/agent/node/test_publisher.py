@@ -17,8 +17,8 @@ import pytest
 import trustme
 
 from agent.cluster import api, token
-from agent.metrics import NodeMetrics
 from agent.node.condition import Condition
+from agent.node.metrics import NodeMetrics
 from agent.node.outbox import Event, Outbox, State
 from agent.node.publisher import Publisher
 from tests.agent.cluster.conftest import ScriptedServer
