@@ -80,7 +80,8 @@ def test_an_expectation_above_what_the_device_gives_fails() -> None:
 
 def test_software_rdma_is_named_and_fails_by_default() -> None:
     """A node that relies on it has no fabric."""
-    assert ("fail", "SoftwareRDMA") == (run({})["outcome"], run({})["reason"])
+    verdict = run({})
+    assert ("fail", "SoftwareRDMA") == (verdict["outcome"], verdict["reason"])
 
 
 def test_a_port_with_a_job_on_it_is_spared_the_measurement() -> None:
