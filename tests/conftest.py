@@ -2,7 +2,8 @@
 
 Tests that need none of them run first. What the others need from the outside world is made before
 the first test; then this process moves into a network namespace of its own
-(`tests/cluster/network.py`) and stays there.
+(`tests/cluster/network.py`) and stays there. While the tests of the API server run, which mostly
+wait, the cluster boots and the tests inside its guests run beside them (`tests/cluster/ahead.py`).
 """
 
 import tempfile
@@ -14,15 +15,15 @@ import pytest
 from tests.cluster import guest_tests
 
 if not guest_tests.is_inside():  # a guest needs none of it, and importing it there takes seconds
+    from tests.cluster import ahead, controlplane, network, node, prepare
     from tests.cluster import cluster as clusters
-    from tests.cluster import controlplane, network, node, prepare
 
 # Beyond starting what it needs, which happens in the fixture and is not counted.
 _CLUSTER_TEST_SECONDS = 180
 
 _images = pytest.StashKey[Path]()
-_cluster = pytest.StashKey["clusters.Cluster"]()
-_guest_reports = pytest.StashKey[dict[str, list[pytest.TestReport]]]()
+_in_guest = pytest.StashKey[list[str]]()
+_ahead = pytest.StashKey["ahead.Ahead"]()
 
 
 @pytest.fixture(scope="session")
@@ -47,15 +48,21 @@ def guest(cluster: "clusters.Cluster") -> "node.Node":
 
 
 def _started_cluster(config: pytest.Config) -> "clusters.Cluster":
-    if _cluster not in config.stash:
-        config.stash[_cluster] = clusters.Cluster.start(nodes=2, images=config.stash[_images])
-    return config.stash[_cluster]
+    return _work(config).cluster()
+
+
+def _work(config: pytest.Config) -> "ahead.Ahead":
+    """What runs beside the tests, started by the first one that needs more than this process."""
+    if _ahead not in config.stash:
+        inside: list[str] = config.stash[_in_guest]
+        config.stash[_ahead] = ahead.Ahead(config, config.stash[_images], inside)
+    return config.stash[_ahead]
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Ends the cluster, if one was started; its logs stay after a failure."""
-    if _cluster in session.config.stash:
-        session.config.stash[_cluster].stop(keep_logs=exitstatus != pytest.ExitCode.OK)
+    if _ahead in session.config.stash:
+        session.config.stash[_ahead].stop(keep_logs=exitstatus != pytest.ExitCode.OK)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses by these markers
@@ -90,6 +97,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if "cluster" in markers:
             print()
             session.config.stash[_images] = prepare.everything()
+            session.config.stash[_in_guest] = [
+                item.nodeid for item in session.items if item.get_closest_marker("in_guest")
+            ]
             network.enter()
         elif "apiserver" in markers:
             prepare.control_plane()
@@ -97,16 +107,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    """Reports a test that runs inside a guest; the first such one runs them all."""
-    if guest_tests.is_inside() or not item.get_closest_marker("in_guest"):
-        return None
+    """Starts what runs beside, and reports a test that ran inside a guest."""
     config = item.config
-    if _guest_reports not in config.stash:
-        chosen = [one.nodeid for one in item.session.items if one.get_closest_marker("in_guest")]
-        first = _started_cluster(config).nodes["node-a"]
-        config.stash[_guest_reports] = guest_tests.run(first, config, chosen)
+    if guest_tests.is_inside():
+        return None
+    if _images in config.stash and _order(item) > 0:
+        _work(config)
+    if not item.get_closest_marker("in_guest"):
+        return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in config.stash[_guest_reports][item.nodeid]:
+    for report in _work(config).reports()[item.nodeid]:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
@@ -118,8 +128,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Adds what the nodes said last to the report of a failed cluster test."""
     report = yield
-    if report.failed and _cluster in item.config.stash:
-        report.sections.append(("nodes", item.config.stash[_cluster].evidence()))
+    if report.failed and _ahead in item.config.stash:
+        report.sections.append(("nodes", item.config.stash[_ahead].evidence()))
     return report
 
 

@@ -59,4 +59,4 @@ def test_pulled_cable_takes_the_port_down_and_leaves_the_node_reachable(guest: n
 def test_marked_test_runs_inside_a_guest() -> None:
     """A test marked `in_guest` sees the guest's own RDMA device, driven by rxe."""
     assert pathlib.Path("/sys/class/infiniband/rxe0").exists()
-    assert "node-a" == pathlib.Path("/proc/sys/kernel/hostname").read_text().strip()
+    assert pathlib.Path("/proc/sys/kernel/hostname").read_text().startswith("node-")
