@@ -49,10 +49,12 @@ def main() -> int:
     parser.add_argument(
         "--quiet-seconds", type=int, default=_QUIET_SECONDS, help="length of the quiet time"
     )
+    parser.add_argument("--pulls", type=int, default=_PULLS, help="how often the cable is pulled")
     options = parser.parse_args()
     console = rich.console.Console(width=120 if not sys.stdout.isatty() else None)
     try:
         images = prepare.everything()
+        results = _of_earlier_runs()  # before the run's network closes: it may have to build
         running = clusters.Cluster.start(2, images=images)
     except cache.RigError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -62,10 +64,11 @@ def main() -> int:
         steps = demo.Demo(running, console)
         steps.install()
         guest = running.nodes["node-a"]
-        results = _of_quiet_time(guest, options.quiet_seconds)
-        results |= {"port_down_to_condition_seconds_p95": _port_down(running, "node-b")}
+        results |= _of_quiet_time(guest, options.quiet_seconds)
+        results |= {
+            "port_down_to_condition_seconds_p95": _port_down(running, "node-b", options.pulls)
+        }
         results |= {"local_ladder_seconds": _ladder(guest), "loopback_ratio": _loopback(guest)}
-        results |= _of_earlier_runs()
         good = True
     except (cache.RigError, demo.DifferenceError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -126,10 +129,10 @@ def _writes(guest: node.Node) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if "heartbeat" not in line)
 
 
-def _port_down(running: clusters.Cluster, name: str) -> Result:
+def _port_down(running: clusters.Cluster, name: str, pulls: int) -> Result:
     """Cable pulled until the condition is False on the API server, several times; the largest, being the p95 of few."""
     times = []
-    for _ in range(_PULLS):
+    for _ in range(pulls):
         with NodeWatch(running.api, name) as watch:
             watch.wait_for("True", seconds=240)
             pulled = time.monotonic()
@@ -137,7 +140,7 @@ def _port_down(running: clusters.Cluster, name: str) -> Result:
             times.append(watch.wait_for("False", seconds=60, since=pulled))
             running.nodes[name].plug_cable()
             watch.wait_for("True", seconds=240)
-    return Result(value=max(times), unit=f"s (largest of {_PULLS})", target="<= 2")
+    return Result(value=max(times), unit=f"s (largest of {pulls})", target="<= 2")
 
 
 def _ladder(guest: node.Node) -> Result:
@@ -175,7 +178,7 @@ def _our_rate(guest: node.Node) -> float:
 def _perftest_rate(guest: node.Node) -> float:
     """Bits per second of ib_write_bw with the same message size, depth and GID, against itself on one device."""
     command = "ib_write_bw --ib-dev rxe0 --gid-index 1 --size 65536 --tx-depth 128 --iters 1500 --report_gbits"
-    both = f"{command} > /tmp/server.log 2>&1 & sleep 1; {command} localhost"
+    both = f"{command} > /tmp/server.log 2>&1 & sleep 1; {command} 127.0.0.1"
     said = guest.run(both, timeout=120).stdout
     (line,) = (line.split() for line in said.splitlines() if line.split()[:1] == ["65536"])
     return float(line[3]) * 1e9
