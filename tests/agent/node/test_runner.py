@@ -277,6 +277,12 @@ def _members(group: int) -> list[int]:
     return found
 
 
+def is_asked(made: runner.Runner) -> bool:
+    """Whether the passive process is ready and was asked something."""
+    child = made._passive
+    return child is not None and child.ready_at is not None and child.probe is not None
+
+
 @pytest.mark.in_guest
 def test_a_process_that_does_not_die_keeps_only_its_own_probe_back(tmp_path: Path) -> None:
     """SIGKILL does not end what the kernel holds (a frozen cgroup here): ProbeStuck, until it is gone."""
@@ -285,7 +291,8 @@ def test_a_process_that_does_not_die_keeps_only_its_own_probe_back(tmp_path: Pat
     made = runner.Runner((sys.executable, str(path)), clock.since_boot)
     with frozen_cgroup() as freezer:
         start(made, probe("hang", deadline=6))
-        wait(made, lambda _: made._passive is not None and made._passive.probe is not None)
+        # Ready and asked: what is frozen while it starts is waited for much longer.
+        wait(made, lambda _: is_asked(made))
         assert made._passive is not None
         freezer.hold(made._passive.pid)
         first, second = wait(made, lambda runs: len(runs) == 2, seconds=30)
