@@ -38,8 +38,7 @@ class Summary:
 def run(settings: Settings, *, as_json: bool) -> int:
     """Runs all probes, prints what they found, and gives the exit code."""
     try:
-        catalogue = probing.catalogue()
-        probing.validate(settings, catalogue)
+        catalogue = probing.catalogue(settings)
         rungs = ladder.build(catalogue, settings)
     except (SettingsError, ladder.EmptyRung) as error:
         print(f"fabric-ready: {error}", file=sys.stderr)

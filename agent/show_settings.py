@@ -16,8 +16,7 @@ _EXIT_UNKNOWN = 2
 def run(settings: Settings) -> int:
     """Prints YAML that is a valid settings file, with the origin of each limit as a comment."""
     try:
-        catalogue = probing.catalogue()
-        probing.validate(settings, catalogue)
+        catalogue = probing.catalogue(settings)
     except (SettingsError, probing.ProbesUnusable) as error:
         print(f"fabric-ready: {error}", file=sys.stderr)
         return _EXIT_USAGE if isinstance(error, SettingsError) else _EXIT_UNKNOWN

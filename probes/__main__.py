@@ -2,7 +2,7 @@
 
 python -m probes driver.ports                       one probe, its answer as JSON
 python -m probes driver.ports --root DIR            on a captured tree
-python -m probes --catalogue | --validate | --serve [--watch]     for the agent
+python -m probes --catalogue | --serve [--watch]     for the agent
 """
 
 import argparse
@@ -39,10 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     out = worker.claim_stdout()
     if options.catalogue:
-        out.write(msgspec.json.encode(registry.catalogue()) + b"\n")
+        out.write(msgspec.json.encode(_catalogue()) + b"\n")
         return 0
-    if options.validate:
-        return _validate()
     if options.serve:
         worker.serve(out, watch=options.watch, root=Path(options.root))
         return 0
@@ -58,10 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--catalogue",
         action="store_true",
-        help="list all probes with their limits as one JSON line",
-    )
-    what.add_argument(
-        "--validate", action="store_true", help="check {probe: {limit: value}} from standard input"
+        help="list all probes with their limits as one JSON line, and what is wrong with "
+        "{part of the settings: {probe: {limit: value}}} on standard input",
     )
     what.add_argument("--serve", action="store_true", help="answer requests from standard input")
     parser.add_argument(
@@ -97,29 +93,15 @@ def _request(options: argparse.Namespace) -> contract.Request:
     )
 
 
-def _validate() -> int:
-    """Prints one line per limit that a probe does not take."""
+def _catalogue() -> contract.Catalogue:
+    """What there is, and what is wrong with the limits on standard input; none from a terminal."""
+    given = b"" if sys.stdin.isatty() else sys.stdin.buffer.read()
     try:
-        wanted = msgspec.json.decode(sys.stdin.buffer.read(), type=dict[str, dict[str, Any]])
+        limits = msgspec.json.decode(given or b"{}", type=dict[str, dict[str, dict[str, Any]]])
     except msgspec.MsgspecError as error:
-        print(f"limits: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    problems = [problem for name, limits in wanted.items() if (problem := _problem(name, limits))]
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return EXIT_USAGE if problems else 0
-
-
-def _problem(name: str, limits: dict[str, Any]) -> str:
-    try:
-        registry.limits(name, limits, {})
-    except registry.UnknownProbe as error:
-        return str(error)
-    except registry.BadLimits as error:
-        return f"{name}: {error}"
-    except (ImportError, AttributeError, TypeError) as error:
-        return f"{name}: can't be loaded: {error}"
-    return ""
+        print(f"python -m probes: limits: {error}", file=sys.stderr)
+        raise SystemExit(EXIT_USAGE) from error
+    return registry.catalogue(limits)
 
 
 if __name__ == "__main__":

@@ -203,11 +203,15 @@ class ProbeInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """All probes that could be loaded, their limits with defaults, and why the others could not be loaded."""
+    """All probes that could be loaded, their limits with defaults, and why the others could not be loaded.
+
+    `problems` are what is wrong with the settings' limits that were handed in, one line each.
+    """
 
     probes: tuple[ProbeInfo, ...]
     broken: Mapping[str, str]
     defaults: Mapping[str, Mapping[str, object]]
+    problems: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,8 +100,8 @@ def defaults(name: str) -> dict[str, object]:
     return values
 
 
-def catalogue() -> contract.Catalogue:
-    """Loads every probe.
+def catalogue(settings: Mapping[str, Mapping[str, Mapping[str, object]]]) -> contract.Catalogue:
+    """Loads every probe, and judges limits: {part of the settings: {probe: {limit: value}}}.
 
     One that can't be imported is listed as broken and takes no other with it.
     """
@@ -114,4 +114,22 @@ def catalogue() -> contract.Catalogue:
             values[name] = defaults(name)
         except (ImportError, SyntaxError, AttributeError, TypeError) as error:
             broken[name] = f"{type(error).__name__}: {error}"
-    return contract.Catalogue(probes=tuple(good), broken=broken, defaults=values)
+    problems = tuple(
+        f"{where}: {problem}"
+        for where, changes in settings.items()
+        for name, changed in changes.items()
+        if (problem := _problem(name, changed))
+    )
+    return contract.Catalogue(probes=tuple(good), broken=broken, defaults=values, problems=problems)
+
+
+def _problem(name: str, changes: Mapping[str, object]) -> str:
+    try:
+        limits(name, changes, {})
+    except UnknownProbe as error:
+        return str(error)
+    except BadLimits as error:
+        return f"{name}: {error}"
+    except (ImportError, SyntaxError, AttributeError, TypeError) as error:
+        return f"{name}: can't be loaded: {error}"
+    return ""

@@ -37,8 +37,7 @@ def run(settings: Settings) -> int:
         wrong.
     """
     try:
-        catalogue = probing.catalogue()
-        probing.validate(settings, catalogue)
+        catalogue = probing.catalogue(settings)
         rungs = ladder.build(catalogue, settings)
         daemon = Daemon(settings, rungs)
     except (SettingsError, ladder.EmptyRung) as error:

@@ -22,37 +22,26 @@ def serving(settings: Settings) -> tuple[str, ...]:
     return (*COMMAND, "--serve", "--root", settings.host.root)
 
 
-def catalogue() -> contract.Catalogue:
+def catalogue(settings: Settings) -> contract.Catalogue:
     """All probes, from a process that may import them.
 
-    Raises:
-        ProbesUnusable: it did not answer.
-    """
-    done = _run("--catalogue")
-    if done.returncode:
-        raise ProbesUnusable(f"the list of probes can't be had: {_last_line(done.stderr)}")
-    try:
-        return msgspec.json.decode(done.stdout, type=contract.Catalogue)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ProbesUnusable(f"the list of probes is no list: {error}") from error
-
-
-def validate(settings: Settings, known: contract.Catalogue) -> None:
-    """Refuses limits and probe names that do not exist, before anything runs.
+    Limits and probe names in the settings that do not exist are refused, before anything runs.
 
     Raises:
         SettingsError: one line that names what is wrong.
         ProbesUnusable: the probes' side did not answer.
     """
+    limits = {"profile.limits": settings.profile.limits, "limits": settings.limits}
+    known = _ask(msgspec.json.encode(limits))
     names = {one.name for one in known.probes} | set(known.broken)
     for name in settings.disable:
         if name not in names:
             raise SettingsError(
                 f"disable: no probe is called {name!r}; there are: {', '.join(sorted(names))}"
             )
-    for where, limits in (("profile.limits", settings.profile.limits), ("limits", settings.limits)):
-        if limits and (done := _run("--validate", msgspec.json.encode(limits))).returncode:
-            raise SettingsError(f"{where}: {_first_line(done.stderr)}")
+    if known.problems:
+        raise SettingsError(known.problems[0])
+    return known
 
 
 def request(settings: Settings, name: str, seen: tuple[str, ...] = ()) -> contract.Request:
@@ -75,17 +64,23 @@ def judged_by(settings: Settings) -> str:
     return hashlib.sha256(msgspec.json.encode(judged, order="sorted")).hexdigest()[:12]
 
 
-def _run(argument: str, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+def _ask(limits: bytes) -> contract.Catalogue:
     try:
-        return subprocess.run(
-            [*COMMAND, argument], input=stdin, capture_output=True, check=False, timeout=_SECONDS
+        done = subprocess.run(
+            [*COMMAND, "--catalogue"],
+            input=limits,
+            capture_output=True,
+            check=False,
+            timeout=_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ProbesUnusable(f"the probes can't be run: {error}") from error
-
-
-def _first_line(said: bytes) -> str:
-    return next(iter(said.decode(errors="replace").splitlines()), "no reason given")
+    if done.returncode:
+        raise ProbesUnusable(f"the list of probes can't be had: {_last_line(done.stderr)}")
+    try:
+        return msgspec.json.decode(done.stdout, type=contract.Catalogue)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ProbesUnusable(f"the list of probes is no list: {error}") from error
 
 
 def _last_line(said: bytes) -> str:

@@ -49,7 +49,7 @@ def rung(tmp_path: Path) -> Iterator[Path]:
 
 def test_every_probe_of_the_product_loads() -> None:
     """No probe is broken, each rung of the first ladder has one, and each says what it is for."""
-    found = registry.catalogue()
+    found = registry.catalogue({})
 
     assert {} == found.broken
     assert registry.names() == tuple(one.name for one in found.probes)
@@ -118,7 +118,7 @@ def test_a_broken_probe_takes_no_other_with_it(rung: Path, text: str, problem: s
     """It is listed with the reason, and every other probe stays usable."""
     (rung / "bad.py").write_text(text)
 
-    found = registry.catalogue()
+    found = registry.catalogue({})
 
     assert ["made.bad"] == list(found.broken)
     assert found.broken["made.bad"].startswith(problem)

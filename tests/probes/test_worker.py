@@ -163,7 +163,10 @@ def test_a_watching_worker_says_that_it_lives(folder: Path) -> None:
 def test_the_catalogue_lists_the_broken_with_the_cause(folder: Path) -> None:
     """A probe that can't be imported is named with the cause and takes no other with it."""
     said = subprocess.run(
-        [sys.executable, "-c", _ENTRY, str(folder), "--catalogue"], capture_output=True, check=True
+        [sys.executable, "-c", _ENTRY, str(folder), "--catalogue"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
     ).stdout
     found = json.loads(said)
     good = next(probe for probe in found["probes"] if probe["name"] == "made.good")
@@ -172,19 +175,22 @@ def test_the_catalogue_lists_the_broken_with_the_cause(folder: Path) -> None:
     assert "a_library_that_is_not_here" in found["broken"]["made.broken"]
 
 
-def test_wrong_limits_are_refused_before_anything_runs(folder: Path) -> None:
-    """--validate prints one line per problem and exits 64; right limits exit 0 silently."""
-    command = [sys.executable, "-c", _ENTRY, str(folder), "--validate"]
-    wrong = json.dumps(
-        {"made.good": {"level": "x"}, "made.nope": {"a": 1}, "made.noisy": {"level": 1}}
+def test_wrong_limits_are_named_before_anything_runs(folder: Path) -> None:
+    """--catalogue says, for the limits on its standard input, where each wrong one stands."""
+    command = [sys.executable, "-c", _ENTRY, str(folder), "--catalogue"]
+    given = {
+        "profile.limits": {"made.good": {"level": "x"}, "made.noisy": {"level": 1}},
+        "limits": {"made.good": {"level": 1}, "made.nope": {"a": 1}, "made.broken": {"a": 1}},
+    }
+    said = subprocess.run(
+        command, input=json.dumps(given).encode(), capture_output=True, check=True
     )
-    said = subprocess.run(command, input=wrong, capture_output=True, text=True, check=False)
-    assert said.returncode == 64
-    lines = said.stderr.splitlines()
-    assert ["made.good: ", "no probe is"] == [line[:11] for line in lines]
-    right = json.dumps({"made.good": {"level": 1}})
-    said = subprocess.run(command, input=right, capture_output=True, text=True, check=False)
-    assert (0, "") == (said.returncode, said.stderr)
+    problems = json.loads(said.stdout)["problems"]
+    starts = ["profile.limits: made.good: ", "limits: no probe is", "limits: made.broken: can't"]
+    assert len(starts) == len(problems)
+    assert all(line.startswith(start) for line, start in zip(problems, starts, strict=True))
+    said = subprocess.run(command, input=b"no limits", capture_output=True, check=False)
+    assert (64, b"") == (said.returncode, said.stdout)
 
 
 @pytest.mark.parametrize(
