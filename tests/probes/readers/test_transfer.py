@@ -172,16 +172,33 @@ def test_path_mtus_that_differ_are_an_invalid_request(
     assert ("write", 9) == (found.step, found.code)
 
 
-def test_sequence_numbers_that_differ_stall_until_the_deadline(
+def expect(end: transfer.End, partner: transfer.End, *, ahead: int) -> None:
+    """Connects both, `end` waiting for a sequence number that far ahead of the one that comes."""
+    partner.connect(end.address)
+    end.connect(altered(partner.address, psn=(partner.address.psn + ahead) % (1 << 24)))
+
+
+def test_a_sequence_number_from_the_future_stalls(
     ends: tuple[transfer.End, transfer.End],
 ) -> None:
-    """A PSN mismatch never completes on rxe; our own clock ends it or the retries do."""
+    """What was never sent is waited for on rxe; our own clock ends it or the retries do."""
     first, second = ends
-    first.connect(second.address)
-    second.connect(altered(first.address, psn=first.address.psn ^ 0x400000))
-    first.fill(payload.pattern(1))
+    expect(second, first, ahead=-0x400000)
     found = failure(first, second.address)
     assert found.code in {transfer.OPERATION_TIMED_OUT, 12}
+
+
+def test_a_sequence_number_from_the_past_succeeds_and_writes_nothing(
+    ends: tuple[transfer.End, transfer.End],
+) -> None:
+    """rxe takes it for a repeat and acknowledges it: only the destination tells."""
+    first, second = ends
+    expect(second, first, ahead=0x400000)
+    pattern = payload.pattern(1)
+    first.fill(pattern)
+    second.clear()
+    assert first.write(second.address, 1 << 20, soon()).payload_bytes
+    assert bytes(second.received()[: len(pattern)]) == bytes(len(pattern))
 
 
 def test_a_full_send_queue_refuses_more(connected: tuple[transfer.End, transfer.End]) -> None:
