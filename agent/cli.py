@@ -44,7 +44,7 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
         return node_loop.run(settings)
     from agent.gate import loop as gate_loop  # noqa: PLC0415
 
-    return gate_loop.run(settings)
+    return gate_loop.run(settings, lambda: load(options.config))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -85,13 +85,30 @@ class NodeSettings(_Section, frozen=True):
     hysteresis: HysteresisSettings = HysteresisSettings()
 
 
+class BreakerSettings(_Section, frozen=True):
+    """How many nodes that were proven may be closed, in percent of their pool, and never less than one.
+
+    What was never proven in its boot is closed without limit.
+    """
+
+    recent_percent: float = 10.0
+    """Within `recent_seconds`."""
+    recent_seconds: float = 600.0
+    total_percent: float = 30.0
+    """At any time."""
+    absent_percent: float = 5.0
+    """When more agents than this are away at once (and at least 2), absence closes nobody."""
+
+
 class GateSettings(_Section, frozen=True):
     """The one writer of the taint."""
 
     mode: Literal["observe", "enforce"] = "observe"
     """`observe` does everything but the taint."""
     pool_label: str = "fabric-readiness.dev/pool"
-    """Nodes that carry this label are gated."""
+    """Nodes that carry this label are gated; its value is the name of their pool."""
+    node_selector: str = ""
+    """Narrows that, as a label selector (`topology.kubernetes.io/zone in (a, b)`)."""
     namespace: str = "fabric-readiness"
     """Where the agent's pods run; from the environment variable POD_NAMESPACE."""
     agent_selector: str = "app.kubernetes.io/name=fabric-agent"
@@ -104,6 +121,7 @@ class GateSettings(_Section, frozen=True):
     """
     stable_seconds: float = 30.0
     """How long a node must look good before its taint goes."""
+    breaker: BreakerSettings = BreakerSettings()
     http_address: str = "0.0.0.0"  # noqa: S104
     http_port: int = 9835
 
@@ -176,6 +194,10 @@ def _check_ranges(settings: Settings, document: settings_file.Document) -> None:
         ("gate", "http_port"): (settings.gate.http_port, 1, 65_535),
         ("gate", "absence_grace_seconds"): (settings.gate.absence_grace_seconds, 0, 86_400),
         ("gate", "stable_seconds"): (settings.gate.stable_seconds, 0, 3_600),
+        ("gate", "breaker", "recent_percent"): (settings.gate.breaker.recent_percent, 0, 100),
+        ("gate", "breaker", "recent_seconds"): (settings.gate.breaker.recent_seconds, 1, 86_400),
+        ("gate", "breaker", "total_percent"): (settings.gate.breaker.total_percent, 0, 100),
+        ("gate", "breaker", "absent_percent"): (settings.gate.breaker.absent_percent, 0, 100),
         ("node", "hysteresis", "failures"): (settings.node.hysteresis.failures, 1, 100),
         ("node", "hysteresis", "recovery_passes"): (settings.node.hysteresis.recovery_passes, 1, 100),
         ("node", "hysteresis", "failure_window_seconds"): (

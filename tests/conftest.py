@@ -20,6 +20,7 @@ if not guest_tests.is_inside():  # a guest needs none of it, and importing it th
 
 # Beyond starting what it needs, which happens in the fixture and is not counted.
 _CLUSTER_TEST_SECONDS = 180
+_CRD = Path(__file__).parents[1] / "manifests/base/fabricnodes.yaml"
 
 _images = pytest.StashKey[Path]()
 _in_guest = pytest.StashKey[list[str]]()
@@ -28,9 +29,11 @@ _ahead = pytest.StashKey["ahead.Ahead"]()
 
 @pytest.fixture(scope="session")
 def apiserver() -> Iterator["controlplane.ApiServer"]:
-    """A real API server with etcd and nothing else, shared: use names of your own."""
+    """A real API server with etcd, and FabricNodes; nothing else. Shared: use names of your own."""
     with tempfile.TemporaryDirectory(prefix="fabric-rig-") as folder:
         api = controlplane.ApiServer.start(Path(folder) / "control-plane")
+        api.kubectl("apply", "--server-side", "--filename", str(_CRD))
+        api.kubectl("wait", "--for=condition=Established", "--timeout=30s", "--filename", str(_CRD))
         yield api
         api.stop()
 

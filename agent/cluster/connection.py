@@ -24,6 +24,8 @@ MAX_LINE_BYTES = 8 * 1024 * 1024
 MAX_MESSAGE_BYTES = 64 * 1024
 _CHUNK_BYTES = 64 * 1024
 _USER_AGENT = "fabric-readiness-gate"
+_METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+_CHANGES = {"PATCH", "PUT", "DELETE"}
 
 
 class Connection:
@@ -60,16 +62,25 @@ class Connection:
         """The JSON at a path."""
         return self._json(self._call("GET", path, query=query))
 
-    def json_patch(self, path: str, operations: Sequence[Mapping[str, Any]]) -> Any:
-        """Applies a JSON patch; what the object is afterwards."""
-        body = json.dumps(operations).encode()
-        kind = "application/json-patch+json"
-        return self._json(self._call("PATCH", path, body=body, content_type=kind))
+    def json_patch(self, path: str, operations: Sequence[Mapping[str, Any]]) -> None:
+        """Applies a JSON patch."""
+        self._send("PATCH", path, operations, "application/json-patch+json")
+
+    def merge_patch(self, path: str, body: Mapping[str, Any]) -> None:
+        """Applies a JSON merge patch. Never to a Node: it replaces whole lists."""
+        self._send("PATCH", path, body, "application/merge-patch+json")
 
     def create(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Creates an object in the collection at a path."""
-        encoded = json.dumps(body).encode()
-        return self._json(self._call("POST", path, body=encoded, content_type="application/json"))
+        """Creates an object in the collection at a path; what the server made of it."""
+        return self._send("POST", path, body, "application/json")
+
+    def replace(self, path: str, body: Mapping[str, Any]) -> None:
+        """Replaces an object, if its resourceVersion is still the one in `body`."""
+        self._send("PUT", path, body, "application/json")
+
+    def delete(self, path: str) -> None:
+        """Deletes an object."""
+        self._json(self._call("DELETE", path))
 
     @contextlib.contextmanager
     def stream(
@@ -92,6 +103,10 @@ class Connection:
             # Not given back to the pool: what is left of the answer would be the next one's start.
             response.close()
 
+    def _send(self, method: str, path: str, body: object, content_type: str) -> Any:
+        encoded = json.dumps(body).encode()
+        return self._json(self._call(method, path, body=encoded, content_type=content_type))
+
     def _call(
         self,
         method: str,
@@ -105,7 +120,9 @@ class Connection:
         url = f"{self._configuration.host}{path}"
         if query:
             url += "?" + urllib.parse.urlencode(query)
-        headers = {"Accept": "application/json", "User-Agent": _USER_AGENT, **self._credentials()}
+        # Nobody reads what a change makes of the object, and a Node is large.
+        accept = _METADATA_ONLY if method in _CHANGES else "application/json"
+        headers = {"Accept": accept, "User-Agent": _USER_AGENT, **self._credentials()}
         if content_type:
             headers["Content-Type"] = content_type
         try:

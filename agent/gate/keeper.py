@@ -1,74 +1,95 @@
-"""Keeps each node's taint as the rule says: decides when something or time changed, and writes.
+"""Keeps each node's taint as the rule says: decides when something or time changed, and has it written.
 
-One thread does all of it, in order. While a watch is blind nothing is decided: what is known then
-is old, and neither a reason to close nor one to open. Sight that comes back starts every wait anew.
+One thread decides, in order; a few others write. While a watch is blind, or another replica leads,
+nothing is decided: what is known then is old, and neither a reason to close nor one to open. Sight
+that comes back starts every wait anew.
 """
 
-import datetime as dt
+import dataclasses
+import functools
 import logging
+import math
 import threading
 import time
-import uuid
-from collections.abc import Mapping
-from typing import Any
 
-from agent.cluster import connection, errors
-from agent.gate import decision, taints, view
-from agent.gate.decision import Cause, Decision, Memory, Rules
+from agent.cluster import errors, leader
+from agent.gate import breaker, decision, due, fabricnodes, hands, pace, view
+from agent.gate.breaker import Pool
+from agent.gate.decision import Cause, Circumstances, Decision, Memory, Rules
 from agent.gate.metrics import Metrics
 from agent.gate.records import NodeView
+from agent.gate.taints import Written
 
-_EVENTS = "/api/v1/namespaces/default/events"  # where the events of cluster-scoped objects live
-_LONGEST_WAIT_SECONDS = 60.0
 _FIRST_DELAY_SECONDS = 1.0
 _LAST_DELAY_SECONDS = 60.0
+# A write that was taken is seen by the watch in milliseconds; until then the old copy is not acted on.
+_ECHO_SECONDS = 2.0
+_HELD_LOOK_SECONDS = 10.0
+_BREAKER_FIRST_SECONDS = 5.0
+_BREAKER_AGAIN_SECONDS = 600.0
+_NAMES_IN_EVENT = 10
+_WRITES_PER_SECOND = 100.0
 
 _log = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What an administrator may change while the gate runs.
+
+    `enforcing`: an unverified node is closed, and not only said to be. `writing`: by this gate, and
+    not by another controller.
+    """
+
+    rules: Rules
+    limits: breaker.Limits
+    enforcing: bool
+    writing: bool
+
+
 class Keeper:
-    """Decides about every node of the pool and makes it so, or, in mode observe, says it."""
+    """Decides about every node of the pool and has it made so, or says what it would do."""
 
     def __init__(
         self,
         picture: view.View,
-        writer: taints.Writer,
-        api: connection.Connection,
-        rules: Rules,
+        candidate: leader.Leader,
+        crew: hands.Hands,
+        orders: Orders,
         counters: Metrics,
-        *,
-        enforce: bool,
     ) -> None:
         self._view = picture
-        self._writer = writer
-        self._api = api
-        self._rules = rules
+        self._leader = candidate
+        self._hands = crew
+        self._orders = orders
+        self._next_orders: Orders | None = None
         self._counters = counters
-        self._enforce = enforce
-        self._memories: dict[str, Memory] = {}
-        self._causes: dict[str, Cause] = {}
-        self._tainted: set[str] = set()
-        # Node → when to look at it again though nothing happened.
-        self._due: dict[str, float] = {}
-        # Node → since when its taint differs from what it should be, and what it should be.
-        self._wanted: dict[str, tuple[float, str | None]] = {}
-        self._current = False
-        # Node → how many writes in a row the server did not take.
-        self._failures: dict[str, int] = {}
+        self._due = due.Due()
+        self._pace = pace.Pace(per_second=_WRITES_PER_SECOND, burst=int(_WRITES_PER_SECOND))
+        self._acting = False
         self._resume_at = 0.0
         self._stop = threading.Event()
         self.last_step = time.monotonic()
-        counters.enforcing.set(int(enforce))
+        self._nodes: dict[str, _Known] = {}
+        self._pools: dict[str, Pool] = {}
+        # Pool → when to tell of its breaker again, and of how many nodes was told.
+        self._told: dict[str, tuple[float, int]] = {}
 
     def run(self) -> None:
         """Steps until told to stop."""
         while not self._stop.is_set():
             self.last_step = time.monotonic()
             self._step()
+        self._hands.stop()
 
     def stop(self) -> None:
-        """Makes `run` return after the write that it is at."""
+        """Makes `run` return after the writes that are being done."""
         self._stop.set()
+        self._view.wake()
+
+    def order(self, orders: Orders) -> None:
+        """Takes new orders from the next step on."""
+        self._next_orders = orders
         self._view.wake()
 
     def _step(self) -> None:
@@ -76,158 +97,304 @@ class Keeper:
         changed = self._view.wait(self._pause())
         now = time.monotonic()
         for name in changed:
-            self._due[name] = now
-        if not self._sighted():
+            self._due.put(name, now)
+        for one in self._hands.done():
+            self._finish(one, now)
+        if not self._may_act():
             return
-        # Longest due first, so that a node whose writes always fail keeps nobody waiting.
-        for name in sorted(self._due, key=self._due.__getitem__):
-            if self._due[name] > now or now < self._resume_at or self._stop.is_set():
+        while not self._stop.is_set() and now >= self._resume_at and not self._pace.wait(now):
+            first = self._due.pop(now)
+            if first is None:
                 break
-            del self._due[name]
-            self._look(name, now)
-            self.last_step = time.monotonic()
+            self._look(first, now)
+            self.last_step = now = time.monotonic()
+        self._tell_breakers(now)
 
     def _pause(self) -> float:
         now = time.monotonic()
-        if not self._current:
-            return _LONGEST_WAIT_SECONDS
-        first = min(self._due.values(), default=now + _LONGEST_WAIT_SECONDS)
-        return min(max(first, self._resume_at) - now, _LONGEST_WAIT_SECONDS)
+        if not self._acting:
+            return 1.0  # leadership ends by time, which nobody calls out
+        first = max(self._due.first(), self._resume_at, now + self._pace.wait(now))
+        told = min((at for at, _ in self._told.values()), default=math.inf)
+        return min(max(0.0, min(first, told) - now), 1.0)
 
-    def _sighted(self) -> bool:
-        """Whether both watches see. When they begin to, everything is looked at anew."""
-        current = self._view.current
-        if current != self._current:
-            self._current = current
-            self._counters.current.set(int(current))
-            _log.info("the gate sees the cluster" if current else "the gate is blind: it holds")
-            self._memories.clear()
-            now = time.monotonic()
-            self._due = dict.fromkeys(self._view.names() | set(self._due), now)
-        return current
+    def _may_act(self) -> bool:
+        """Whether all watches see and this gate leads. When that begins, everything is looked at anew."""
+        acting = self._view.current and self._leader.leading
+        self._counters.enforcing.set(int(self._orders.enforcing))
+        self._counters.current.set(int(self._view.current))
+        self._counters.leading.set(int(self._leader.leading))
+        orders, self._next_orders = self._next_orders, None
+        if acting == self._acting and orders is None:
+            return acting
+        if orders is not None:
+            self._orders = orders
+            _log.info("new orders: %s", orders)
+        if acting != self._acting:
+            _log.info("the gate sees the cluster and leads" if acting else "the gate holds")
+        self._acting = acting
+        self._forget()
+        now = time.monotonic()
+        for name in self._view.names():
+            self._due.put(name, now)
+            # All are counted before the first is decided about.
+            if (node := self._view.node(name)) is not None:
+                self._count_in(node)
+        return acting
+
+    def _forget(self) -> None:
+        """Forgets what this gate knows beyond what it sees; what is being written stays known."""
+        for known in self._nodes.values():
+            known.memory, known.pool = None, None
+            known.reserved_at, known.wanted_since = None, None
+        self._pools.clear()
+        self._told.clear()
+        self._counters.held.clear()
+        self._counters.closed.clear()
+
+    def _known(self, name: str) -> "_Known":
+        return self._nodes.setdefault(name, _Known())
+
+    def _pool(self, node: NodeView) -> Pool:
+        return self._pools.setdefault(node.pool, Pool(self._orders.limits))
+
+    def _count_in(self, node: NodeView) -> None:
+        """Counts the node in its pool; the others' absence counts or does not with it."""
+        known = self._known(node.name)
+        if known.pool is not None and known.pool != node.pool:
+            self._pools[known.pool].drop(node.name)
+        known.pool = node.pool
+        pool = self._pool(node)
+        before = pool.mass_absence
+        found = self._view.fabric_node(node.name)
+        ready = self._view.agent_ready(node.name)
+        was_proven = decision.proven(node) or decision.adopted(node, found)
+        if node.taint is not None:
+            known.reserved_at = None
+        member = breaker.member(node, proven=was_proven, agent_ready=ready)
+        if member.closed_at is None and known.reserved_at is not None:
+            member = dataclasses.replace(member, closed_at=known.reserved_at)
+        pool.put(node.name, member)
+        if pool.mass_absence != before:
+            _log.warning("pool %s: agents absent: %d", node.pool, len(pool.absent))
+            for name in pool.absent:
+                # Their graces start here, or count again from here.
+                self._known(name).memory = None
+                self._due.put(name, time.monotonic())
 
     def _look(self, name: str, now: float) -> None:
+        known = self._known(name)
+        if known.busy:
+            known.again = True
+            return
         node = self._view.node(name)
         if node is None:
-            self._forget(name)
+            self._leave(name, known)
             return
-        said = self._decide(node, now, remember=True)
-        self._count(node, said.cause)
-        if said.again_at is not None:
-            self._due[name] = said.again_at
-        wanted = said.value if said.taint else None
-        if wanted == node.taint:
-            self._wanted.pop(name, None)
-            return
-        since, before = self._wanted.get(name, (now, node.taint))
-        news = name not in self._wanted or before != wanted
-        self._wanted[name] = (now if news else since, wanted)
-        if self._enforce:
-            self._write(node, said, now)
-        elif news:
-            self._withhold(node, said)
-
-    def _decide(self, node: NodeView, now: float, *, remember: bool) -> Decision:
-        said, memory = decision.decide(
-            node,
-            agent_ready=self._view.agent_ready(node.name),
-            memory=self._memories.get(node.name),
-            now=now,
-            rules=self._rules,
+        self._count_in(node)
+        policy = fabricnodes.Policy(
+            enforcing=self._orders.enforcing, installed_at=self._leader.installed_at
         )
-        if remember:
-            self._memories[node.name] = memory
+        found = self._view.fabric_node(name)
+        target = fabricnodes.wanted(node, found, policy)
+        around = Circumstances(
+            now=now,
+            wall=time.time(),
+            agent_ready=self._view.agent_ready(name),
+            fabric_node=target,
+            mass_absence=self._pool(node).mass_absence,
+        )
+        said, memory = decision.decide(node, around, known.memory, self._orders.rules)
+        decide = functools.partial(
+            _again, around=around, memory=known.memory, rules=self._orders.rules
+        )
+        known.memory = memory
+        said = self._within_limits(node, said, around)
+        self._show(known, node, said)
+        self._due.put(name, said.again_at)
+        job = hands.Job(node=node, said=said)
+        if found is None:
+            job = dataclasses.replace(job, create=target)
+        elif found.owner != node.uid:
+            job = dataclasses.replace(job, delete=True)
+        elif found != target:
+            job = dataclasses.replace(job, adopt=target)
+        if node.malformed != known.malformed:
+            known.malformed = node.malformed
+            job = dataclasses.replace(job, malformed=bool(node.malformed))
+        if self._differs(known, node, said, now):
+            job = dataclasses.replace(job, taint=(decide, around.wall))
+            if said.limited and node.taint is None:
+                known.reserved_at = around.wall
+                self._count_in(node)
+        self._give(known, job, now)
+
+    def _give(self, known: "_Known", job: hands.Job, now: float) -> None:
+        if job == hands.Job(node=job.node, said=job.said):
+            return
+        if job.taint or job.release:
+            self._pace.take(now)
+        known.busy = True
+        self._hands.give(job)
+
+    def _within_limits(self, node: NodeView, said: Decision, around: Circumstances) -> Decision:
+        """The decision, or that the node stays open since too many would be closed."""
+        pool = self._pool(node)
+        held = said.cause is Cause.HELD
+        value = decision.AGENT
+        if said.limited and node.taint is None:
+            room_at = pool.room_at(around.wall)
+            if room_at > around.wall:
+                held, value = True, said.value
+                wait = min(room_at - around.wall, _HELD_LOOK_SECONDS)
+                why = f"too many would be closed at once; held back: {said.why}"
+                said = Decision(
+                    taint=False, value="", cause=Cause.HELD, why=why, again_at=around.now + wait
+                )
+        if held:
+            pool.held[node.name] = value
+        else:
+            pool.held.pop(node.name, None)
         return said
 
-    def _forget(self, name: str) -> None:
-        """A node that was deleted, or taken out of the pool: then its taint stays."""
-        self._memories.pop(name, None)
-        self._wanted.pop(name, None)
-        self._failures.pop(name, None)
-        self._tainted.discard(name)
-        self._counters.tainted.set(len(self._tainted))
-        cause = self._causes.pop(name, None)
-        if cause:
-            self._counters.nodes.labels(cause=cause.value).dec()
+    def _differs(self, known: "_Known", node: NodeView, said: Decision, now: float) -> bool:
+        """Whether the taint is to be written; where it is not by this gate, says what it would be."""
+        if said.wanted == node.taint:
+            known.wanted_since = None
+            return False
+        news = known.wanted_since is None or known.wanted != said.wanted
+        if news:
+            known.wanted_since, known.wanted = now, said.wanted
+        if self._orders.enforcing and self._orders.writing:
+            return True
+        if news:
+            self._counters.withheld.labels(action=_action(said)).inc()
+            _log.info("would %s %s: %s", _action(said), node.name, said.why)
+        return False
 
-    def _count(self, node: NodeView, cause: Cause) -> None:
-        before = self._causes.get(node.name)
-        if before != cause:
-            if before:
-                self._counters.nodes.labels(cause=before.value).dec()
-            self._counters.nodes.labels(cause=cause.value).inc()
-            self._causes[node.name] = cause
-        if node.taint is None:
-            self._tainted.discard(node.name)
-        else:
-            self._tainted.add(node.name)
-        self._counters.tainted.set(len(self._tainted))
-
-    def _withhold(self, node: NodeView, said: Decision) -> None:
-        self._counters.withheld.labels(action=_action(said)).inc()
-        _log.info("observe: would %s %s: %s", _action(said), node.name, said.why)
-
-    def _write(self, node: NodeView, said: Decision, now: float) -> None:
-        try:
-            written, latest = self._writer.settle(
-                node.name, lambda fresh: self._decide(fresh, now, remember=False)
-            )
-        except errors.ApiError as error:
-            self._put_off(node.name, said, error)
+    def _leave(self, name: str, known: "_Known") -> None:
+        """About a node that was deleted or taken out of the pool."""
+        was_tainted = known.tainted
+        self._show(known, None, None)
+        if known.pool is not None:
+            pool = self._pools[known.pool]
+            pool.drop(name)
+            pool.held.pop(name, None)
+        found = self._view.fabric_node(name)
+        if found is None and known.pool is None:
+            del self._nodes[name]
             return
-        said = latest or said
-        self._failures.pop(node.name, None)
-        self._counters.writes.labels(action=_action(said), outcome=written.value).inc()
-        if written is taints.Written.DONE:
-            since, _ = self._wanted.pop(node.name, (now, None))
-            self._counters.write_delay.observe(time.monotonic() - since)
-            _log.info("%s %s: %s", _action(said), node.name, said.why)
-            self._announce(node, said)
+        known.pool, known.memory = None, None
+        node = NodeView(name=name)
+        writes = self._orders.enforcing and self._orders.writing
+        release = writes and (found is not None or was_tainted)
+        job = hands.Job(node=node, release=release, delete=found is not None and not writes)
+        self._give(known, job, time.monotonic())
+        if not known.busy:
+            del self._nodes[name]
 
-    def _put_off(self, name: str, said: Decision, error: errors.ApiError) -> None:
+    def _finish(self, done: hands.Done, now: float) -> None:
+        """A job ended: what it was about is looked at again."""
+        name, said = done.job.node.name, done.job.said
+        known = self._known(name)
+        known.busy = False
+        if known.again:
+            known.again = False
+            self._due.put(name, now)
+        if done.written is not Written.DONE:
+            known.reserved_at = None
+        if done.written is Written.DONE and said is not None:
+            since = known.wanted_since
+            known.wanted_since = None
+            if since is not None:
+                self._counters.write_delay.observe(now - since)
+            _log.info("%s %s: %s", _action(said), name, said.why)
+        if done.error is not None:
+            self._put_off(name, known, done.error, now)
+            return
+        known.failures = 0
+        self._due.put(name, now + _ECHO_SECONDS)
+
+    def _put_off(self, name: str, known: "_Known", error: errors.ApiError, now: float) -> None:
         """The server did not do it: this node waits, ever longer.
 
         Where others would fail too, they wait a moment as well. When the server is away the watches
         are blind soon, and then everything holds.
         """
-        failures = self._failures[name] = self._failures.get(name, 0) + 1
-        delay = min(_FIRST_DELAY_SECONDS * 2 ** min(failures - 1, 10), _LAST_DELAY_SECONDS)
-        now = time.monotonic()
+        known.failures += 1
+        delay = min(_FIRST_DELAY_SECONDS * 2 ** min(known.failures - 1, 10), _LAST_DELAY_SECONDS)
         if isinstance(error, errors.Throttled):
             self._resume_at = now + min(error.retry_after_seconds, _LAST_DELAY_SECONDS)
         elif isinstance(error, errors.Unreachable):
             self._resume_at = now + _FIRST_DELAY_SECONDS
-        self._due[name] = now + delay
-        self._counters.writes.labels(action=_action(said), outcome="failed").inc()
-        _log.warning("can't %s %s: %s; again in %.0f s", _action(said), name, error, delay)
+        self._due.drop(name)
+        self._due.put(name, now + delay)
+        _log.warning("can't write about %s: %s; again in %.0f s", name, error, delay)
 
-    def _announce(self, node: NodeView, said: Decision) -> None:
-        """An event on the node. Without it the taint stands all the same."""
-        try:
-            self._api.create(_EVENTS, _event(node, said))
-        except errors.ApiError as error:
-            _log.warning("no event about %s: %s", node.name, error)
+    def _show(self, known: "_Known", node: NodeView | None, said: Decision | None) -> None:
+        """The node's part in the metrics; none where it is no more."""
+        cause = said.cause if said else None
+        tainted = node is not None and node.taint is not None
+        if known.cause != cause:
+            if known.cause:
+                self._counters.nodes.labels(cause=known.cause.value).dec()
+            if cause:
+                self._counters.nodes.labels(cause=cause.value).inc()
+            known.cause = cause
+        if known.tainted != tainted:
+            self._counters.tainted.inc(1 if tainted else -1)
+            known.tainted = tainted
+
+    def _tell_breakers(self, now: float) -> None:
+        """An event when a breaker has been open for a moment, again while it stays so, and when it closes."""
+        for name, pool in self._pools.items():
+            held = len(pool.held)
+            self._counters.held.labels(pool=name).set(held)
+            self._counters.closed.labels(pool=name).set(pool.closed)
+            if held and name not in self._told:
+                self._told[name] = now + _BREAKER_FIRST_SECONDS, 0
+            elif held and now >= self._told[name][0]:
+                self._told[name] = now + _BREAKER_AGAIN_SECONDS, held
+                self._hands.tell_breaker(name, _held_text(pool), is_open=True)
+            elif not held and name in self._told:
+                _, told = self._told.pop(name)
+                if told:
+                    self._hands.tell_breaker(name, "nothing is held back any more", is_open=False)
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Known:
+    """What the keeper remembers of a node.
+
+    `wanted` is what its taint should be, and since when (`wanted_since`, None: it is so). `busy`
+    holds while a job about it is out, and `again` when it changed meanwhile. `reserved_at` is when
+    room in the breaker was taken for it.
+    """
+
+    memory: Memory | None = None
+    pool: str | None = None
+    cause: Cause | None = None
+    tainted: bool = False
+    malformed: str = ""
+    wanted: str | None = None
+    wanted_since: float | None = None
+    busy: bool = False
+    again: bool = False
+    reserved_at: float | None = None
+    failures: int = 0
+
+
+def _again(node: NodeView, around: Circumstances, memory: Memory | None, rules: Rules) -> Decision:
+    return decision.decide(node, around, memory, rules)[0]
 
 
 def _action(said: Decision) -> str:
     return "taint" if said.taint else "untaint"
 
 
-def _event(node: NodeView, said: Decision) -> Mapping[str, Any]:
-    now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{node.name[:200]}.{uuid.uuid4().hex}", "namespace": "default"},
-        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid},
-        "type": "Warning" if said.taint else "Normal",
-        "reason": "FabricGated" if said.taint else "FabricUngated",
-        "message": f"Closed for new work ({said.value}): {said.why}"
-        if said.taint
-        else f"Open for work: {said.why}",
-        "source": {"component": "fabric-gate"},
-        "reportingComponent": "fabric-gate",
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
+def _held_text(pool: Pool) -> str:
+    names = sorted(pool.held)
+    more = len(names) - _NAMES_IN_EVENT
+    shown = ", ".join(f"{name} ({pool.held[name]})" for name in names[:_NAMES_IN_EVENT])
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{pool.closed} of {len(pool)} proven nodes are closed; held back: {shown}{rest}"

@@ -13,7 +13,7 @@ class Metrics:
         prometheus_client.ProcessCollector(registry=registry)
         self.nodes = prometheus_client.Gauge(
             "fabric_gate_nodes",
-            "Nodes of the pool, by what the rule says of them; all but ready are closed.",
+            "Nodes of the pool, by what the rule says of them; ready, adopted, overridden and held are open.",
             ["cause"],
             registry=registry,
         )
@@ -30,7 +30,7 @@ class Metrics:
         )
         self.withheld = prometheus_client.Counter(
             "fabric_gate_withheld_writes",
-            "Writes that mode observe did not do.",
+            "Writes that were not done since the mode is not enforce.",
             ["action"],
             registry=registry,
         )
@@ -42,7 +42,36 @@ class Metrics:
         )
         self.current = prometheus_client.Gauge(
             "fabric_gate_current",
-            "1 while both watches see, 0 while the gate is blind and changes nothing.",
+            "1 while all watches see, 0 while the gate is blind and changes nothing.",
+            registry=registry,
+        )
+        self.leading = prometheus_client.Gauge(
+            "fabric_gate_leading",
+            "1 in the replica that decides and writes.",
+            registry=registry,
+        )
+        self.held = prometheus_client.Gauge(
+            "fabric_gate_held_nodes",
+            "Nodes that stay open since too many would be closed at once; above 0 the breaker is open.",
+            ["pool"],
+            registry=registry,
+        )
+        self.closed = prometheus_client.Gauge(
+            "fabric_gate_closed_nodes",
+            "Nodes that were proven in their boot and are closed: what the breaker counts.",
+            ["pool"],
+            registry=registry,
+        )
+        self.object_writes = prometheus_client.Counter(
+            "fabric_gate_fabricnode_writes",
+            "Attempts to create, adopt or delete a FabricNode, by what became of them.",
+            ["action", "outcome"],
+            registry=registry,
+        )
+        self.events = prometheus_client.Counter(
+            "fabric_gate_events",
+            "Events for people, by what became of them; dropped are those above the pace.",
+            ["outcome"],
             registry=registry,
         )
         self.watch_breaks = prometheus_client.Counter(
@@ -54,6 +83,11 @@ class Metrics:
         self.enforcing = prometheus_client.Gauge(
             "fabric_gate_enforcing",
             "1 in mode enforce, 0 in mode observe.",
+            registry=registry,
+        )
+        self.settings_refused = prometheus_client.Gauge(
+            "fabric_gate_settings_refused",
+            "1 while the settings file is wrong and what was in force before stays so.",
             registry=registry,
         )
         for cause in Cause:

@@ -1,13 +1,14 @@
 """Writes the gate's taint on a Node and takes it off, touching nobody else's.
 
 `spec.taints` is one atomic list to the API server: whoever writes it from an old copy drops what
-others added since. So each write reads the node anew, changes one element by a JSON patch that
-holds only for exactly the version that was read, and starts over when somebody was faster.
+others added since. So each write changes one element by a JSON patch that holds only for exactly the
+version that was seen, and looks anew when somebody was faster.
 """
 
+import datetime as dt
 import enum
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from agent.cluster import connection, errors
@@ -17,6 +18,7 @@ from agent.gate.records import NodeView
 
 # Few: whoever writes a node that often is left alone for a moment, and tried again later.
 ATTEMPTS = 5
+NODES = "/api/v1/nodes"
 
 Operation = dict[str, Any]
 
@@ -26,66 +28,70 @@ class Written(enum.StrEnum):
 
     DONE = "done"
     UNCHANGED = "unchanged"
-    """The fresh node needs nothing: somebody wrote it, or the reason is gone."""
+    """The node was so already: somebody else wrote it."""
+    OUTDATED = "outdated"
+    """The reason to write was gone when the node was looked at again."""
     GONE = "gone"
     """There is no such node in the pool any more."""
 
 
-def operations(node: Mapping[str, Any], key: str, value: str | None) -> list[Operation]:
-    """The JSON patch that brings our taint into a Node's JSON with that value, or out of it.
+def operations(node: NodeView, key: str, value: str | None, now: float) -> list[Operation]:
+    """The JSON patch that brings our taint onto a node with that value, or off it.
 
     Args:
-        node: the Node as read just now, with its resourceVersion.
+        node: the node as seen.
         key: the taint's key.
         value: the taint's value, None for no taint.
+        now: seconds since 1970; what the taint says about its age, which it keeps when its value
+            changes.
 
     Returns:
         no operation when the node is already so. The first operation is the precondition.
     """
-    taints = records.taints_of(node)
-    change = _change(node, taints, key, value)
-    if not change:
+    if value == node.taint:
         return []
-    version = node["metadata"]["resourceVersion"]
-    return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, change]
-
-
-def _change(node: Mapping[str, Any], taints: list[Any], key: str, value: str | None) -> Operation:
-    ours = next((i for i, taint in enumerate(taints) if records.is_ours(taint, key)), None)
+    precondition = {"op": "test", "path": "/metadata/resourceVersion", "value": node.version}
+    ours = f"/spec/taints/{node.taint_index}"
     if value is None:
-        return {} if ours is None else {"op": "remove", "path": f"/spec/taints/{ours}"}
-    # No timeAdded: it belongs to NoExecute.
-    wanted = {"key": key, "value": value, "effect": records.TAINT_EFFECT}
-    if ours is not None:
-        if records.our_taint(taints, key) == value:
-            return {}
-        return {"op": "replace", "path": f"/spec/taints/{ours}", "value": wanted}
-    if taints:
-        return {"op": "add", "path": "/spec/taints/-", "value": wanted}
-    if isinstance(node.get("spec"), dict):
-        return {"op": "add", "path": "/spec/taints", "value": [wanted]}
-    return {"op": "add", "path": "/spec", "value": {"taints": [wanted]}}
+        return [precondition, {"op": "remove", "path": ours}]
+    since = now if node.taint_since is None else node.taint_since
+    stamp = dt.datetime.fromtimestamp(since, dt.UTC).isoformat(timespec="seconds")
+    added = {"timeAdded": stamp.replace("+00:00", "Z")}
+    wanted = {"key": key, "value": value, "effect": records.TAINT_EFFECT, **added}
+    if node.taint is not None:
+        return [precondition, {"op": "replace", "path": ours, "value": wanted}]
+    if node.taint_count:
+        return [precondition, {"op": "add", "path": "/spec/taints/-", "value": wanted}]
+    # A Node that is served has a spec, if an empty one.
+    return [precondition, {"op": "add", "path": "/spec/taints", "value": [wanted]}]
 
 
 class Writer:
-    """Writes one taint key on the nodes of one pool."""
+    """Writes one taint key on the nodes that a label selector chooses."""
 
-    def __init__(self, api: connection.Connection, *, key: str, pool_label: str) -> None:
+    def __init__(
+        self,
+        api: connection.Connection,
+        read: Callable[[object], NodeView | None],
+        *,
+        key: str,
+        selector: str,
+    ) -> None:
         self._api = api
+        self._read = read
         self._key = key
-        self._pool_label = pool_label
+        self._selector = selector
 
     def settle(
-        self, name: str, decide: Callable[[NodeView], Decision]
-    ) -> tuple[Written, Decision | None]:
-        """Makes a node's taint what the decision about the node, as it is now, says.
+        self, node: NodeView, said: Decision, decide: Callable[[NodeView], Decision], now: float
+    ) -> Written:
+        """Makes a node's taint what was decided.
 
         Args:
-            name: the node.
-            decide: asked for each fresh copy, so that what is written fits what is there.
-
-        Returns:
-            what became of it, and the decision about the last fresh copy, if there was one.
+            node: the node that it was decided about.
+            said: the decision.
+            decide: asked again for each fresh copy, so that what is written fits what is there.
+            now: seconds since 1970.
 
         Raises:
             Conflict: others wrote the node each time in between, or it may not become so (which
@@ -93,30 +99,60 @@ class Writer:
             Unreachable, Refused, Throttled: the API server did not do it; nothing was written, or
                 (Unreachable) it may have been.
         """
-        path = f"/api/v1/nodes/{urllib.parse.quote(name, safe='')}"
-        decision = None
         attempts = 0
         while True:
             attempts += 1
             try:
-                node = self._api.get(path)
-                seen = self._seen(node)
-                if seen is None:
-                    return Written.GONE, decision
-                decision = decide(seen)
-                patch = operations(node, self._key, decision.value if decision.taint else None)
-                if not patch:
-                    return Written.UNCHANGED, decision
-                self._api.json_patch(path, patch)
-            except errors.Conflict as error:
-                if error.gone:
-                    return Written.GONE, decision
+                self._patch(node, said.wanted, now)
+            except errors.Conflict:
                 if attempts == ATTEMPTS:
                     raise
             else:
-                return Written.DONE, decision
+                return Written.DONE
+            fresh = self.find(node.name)
+            if fresh is None:
+                return Written.GONE
+            if fresh.taint == said.wanted:
+                return Written.UNCHANGED
+            if decide(fresh).wanted != said.wanted:
+                return Written.OUTDATED
+            node = fresh
 
-    def _seen(self, node: object) -> NodeView | None:
-        """What was answered, None when it is no node of ours."""
-        view = records.node_view(node, self._key)
-        return view if view and records.has_label(node, self._pool_label) else None
+    def release(self, name: str) -> Written:
+        """Takes our taint off a node that is not in the pool any more.
+
+        Raises:
+            ApiError: any of its kinds.
+        """
+        if self.find(name) is not None:
+            return Written.OUTDATED
+        try:
+            node = self._read(self._api.get(_path(name)))
+            if node is None or node.taint is None:
+                return Written.UNCHANGED
+            self._patch(node, None, 0.0)
+        except errors.Conflict as error:
+            if error.gone:
+                return Written.GONE
+            raise
+        return Written.DONE
+
+    def find(self, name: str) -> NodeView | None:
+        """The node as it is, None when it is not in the pool; the server decides which label fits.
+
+        Raises:
+            ApiError: any of its kinds.
+        """
+        query = {"fieldSelector": f"metadata.name={name}", "labelSelector": self._selector}
+        answer = self._api.get(NODES, query)
+        items = answer.get("items") if isinstance(answer, dict) else None
+        return self._read(items[0]) if items else None
+
+    def _patch(self, node: NodeView, value: str | None, now: float) -> None:
+        patch = operations(node, self._key, value, now)
+        if patch:
+            self._api.json_patch(_path(node.name), patch)
+
+
+def _path(name: str) -> str:
+    return f"{NODES}/{urllib.parse.quote(name, safe='')}"

@@ -1,4 +1,4 @@
-"""What the two watches have seen, and which nodes it concerns: the gate's picture of the cluster.
+"""What the watches have seen, and which nodes it concerns: the gate's picture of the cluster.
 
 The watches write from their own threads, the loop reads. A node is marked as changed only when its
 record changed, so a heartbeat of a kubelet costs nothing beyond reading it.
@@ -8,9 +8,9 @@ import threading
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from agent.gate.records import AgentPod, NodeView
+from agent.gate.records import AgentPod, FabricNode, NodeView
 
-R = TypeVar("R", NodeView, AgentPod)
+R = TypeVar("R", NodeView, AgentPod, FabricNode)
 
 
 class Mirror(Generic[R]):
@@ -50,41 +50,46 @@ class Mirror(Generic[R]):
 
     def _set(self, name: str, new: R | None) -> None:
         old = self.records.get(name)
-        if old == new:
-            return
-        if new is None:
+        if new is not None:
+            self.records[name] = new  # if it means the same, its version is newer
+        elif old is not None:
             del self.records[name]
-        else:
-            self.records[name] = new
-        self._view.changed(old, new)
+        if old != new:
+            self._view.changed(old, new)
 
 
 class View:
-    """Nodes of the pool and the agents on them."""
+    """Nodes of the pool, the agents on them, and the gate's own objects about them."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._bell = threading.Condition(self.lock)
         self.nodes: Mirror[NodeView] = Mirror(self)
         self.pods: Mirror[AgentPod] = Mirror(self)
+        self.fabric_nodes: Mirror[FabricNode] = Mirror(self)
         self._ready: dict[str, set[str]] = {}
         self._changed: set[str] = set()
         self._rung = False
 
     @property
     def current(self) -> bool:
-        """Whether both watches see."""
-        return self.nodes.current and self.pods.current
+        """Whether all watches see."""
+        return self.nodes.current and self.pods.current and self.fabric_nodes.current
 
     def node(self, name: str) -> NodeView | None:
         """The node as last seen, None when it is not in the pool."""
         with self.lock:
             return self.nodes.records.get(name)
 
-    def names(self) -> set[str]:
-        """All nodes of the pool."""
+    def fabric_node(self, name: str) -> FabricNode | None:
+        """The FabricNode of that name, None without one."""
         with self.lock:
-            return set(self.nodes.records)
+            return self.fabric_nodes.records.get(name)
+
+    def names(self) -> set[str]:
+        """All nodes of the pool, and those that have a FabricNode."""
+        with self.lock:
+            return self.nodes.records.keys() | self.fabric_nodes.records.keys()
 
     def agent_ready(self, node: str) -> bool:
         """Whether a ready agent is on that node."""
@@ -109,13 +114,17 @@ class View:
         """A mirror went blind or began to see. Called with the lock held."""
         self.wake()
 
-    def changed(self, old: NodeView | AgentPod | None, new: NodeView | AgentPod | None) -> None:
+    def changed(
+        self,
+        old: NodeView | AgentPod | FabricNode | None,
+        new: NodeView | AgentPod | FabricNode | None,
+    ) -> None:
         """A record changed. Called with the lock held."""
         for record in (old, new):
-            if isinstance(record, NodeView):
-                self._changed.add(record.name)
-            elif isinstance(record, AgentPod):
+            if isinstance(record, AgentPod):
                 self._count(record, ready=record is new and record.ready)
+            elif record is not None:
+                self._changed.add(record.name)
         self.wake()
 
     def _count(self, pod: AgentPod, *, ready: bool) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from kubernetes import client, config
 
-from agent.cluster import connection
-from agent.gate import records
+from agent.cluster import connection, errors
+from agent.gate import fabricnodes, records
 from tests.cluster import controlplane
 
 KEY = "readiness.k8s.io/FabricReady"
@@ -39,6 +39,11 @@ class Pool:
         self.label = f"{POOL}-{self.id}"  # a key of its own: tests share the API server
         self.namespace = f"gate-{self.id}"
         self._nodes: list[str] = []
+        for kind, metadata in (
+            ("Namespace", {"name": self.namespace}),
+            ("ServiceAccount", {"name": "default", "namespace": self.namespace}),
+        ):
+            api.apply(json.dumps({"apiVersion": "v1", "kind": kind, "metadata": metadata}))
 
     def add(self, name: str = "a", taints: list[dict[str, str]] | None = None) -> str:
         """Creates a node of the pool as a kubelet registers it; its full name."""
@@ -100,9 +105,28 @@ class Pool:
         found: list[dict[str, str]] = self.get(node)["spec"].get("taints", [])
         return found
 
+    def view(self, node: str) -> records.NodeView:
+        """The node as the gate sees it."""
+        seen = records.node_view(self.get(node), KEY, self.label)
+        assert seen is not None
+        return seen
+
     def taint(self, node: str) -> str | None:
         """The value of the gate's taint on the node, None without one."""
-        return records.our_taint(self.taints(node), KEY)
+        return self.view(node).taint
+
+    def fabric_node(self, node: str) -> dict[str, Any] | None:
+        """The node's FabricNode, None without one."""
+        try:
+            found: dict[str, Any] = self.connection.get(f"{fabricnodes.PATH}/{node}")
+        except errors.Conflict:
+            return None
+        return found
+
+    def override(self, node: str, reason: str, until: str) -> None:
+        """What a human writes to open a node."""
+        spec = {"spec": {"override": {"reason": reason, "until": until}}}
+        self.api.kubectl("patch", "fabricnode", node, "--type=merge", "--patch", json.dumps(spec))
 
     def events(self, node: str) -> list[tuple[str, str]]:
         """Reason and message of the events about the node, oldest first."""
@@ -121,10 +145,12 @@ class Pool:
         """Deletes all that the test made."""
         for node in list(self._nodes):
             self.remove(node)
+            # Here is no garbage collector.
+            self.api.kubectl("delete", "fabricnode", node, "--ignore-not-found")
 
-    def _create_pod(self, pod: str, node: str) -> None:
+    def _create_pod(self, name: str, node: str) -> None:
         metadata = {
-            "name": pod,
+            "name": name,
             "namespace": self.namespace,
             "labels": {"app.kubernetes.io/name": "fabric-agent"},
         }
@@ -133,17 +159,8 @@ class Pool:
             "automountServiceAccountToken": False,
             "containers": [{"name": "agent", "image": "none.invalid/none"}],
         }
-        manifests = [
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}},
-            {
-                "apiVersion": "v1",
-                "kind": "ServiceAccount",
-                "metadata": {"name": "default", "namespace": self.namespace},
-            },
-            {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec},
-        ]
-        for manifest in manifests:
-            self.api.apply(json.dumps(manifest))
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        self.api.apply(json.dumps(pod))
 
     def _patch_status(self, node: str, body: dict[str, Any]) -> None:
         self.api.kubectl(

@@ -1,14 +1,15 @@
 """The rule closes every node that is not proven, and opens one only after it looked good."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.gate import decision, records
-from agent.gate.decision import Cause, Decision, Memory, Rules
-from agent.gate.records import NodeView
+from agent.gate.decision import Cause, Circumstances, Decision, Memory, Rules
+from agent.gate.records import FabricNode, NodeView
 
 RULES = Rules(absence_grace_seconds=600, stable_seconds=30)
 READY = NodeView(
@@ -19,18 +20,35 @@ REPORTED_FALSE = dataclasses.replace(
 )
 
 
+WALL = 1_800_000_000.0
+
+
 def _decide(
-    node: NodeView, *, agent_ready: bool = True, memory: Memory | None = None, now: float = 1000.0
+    node: NodeView,
+    *,
+    agent_ready: bool = True,
+    memory: Memory | None = None,
+    now: float = 1000.0,
+    fabric_node: FabricNode | None = None,
+    mass_absence: bool = False,
 ) -> tuple[Decision, Memory]:
-    return decision.decide(node, agent_ready=agent_ready, memory=memory, now=now, rules=RULES)
+    around = Circumstances(
+        now=now,
+        wall=WALL + now,
+        agent_ready=agent_ready,
+        fabric_node=fabric_node,
+        mass_absence=mass_absence,
+    )
+    return decision.decide(node, around, memory, RULES)
 
 
 @pytest.mark.parametrize(
     ("changes", "value", "cause"),
     [
-        ({"status": ""}, "unverified", Cause.UNREPORTED),
-        ({"status": "False"}, "unverified", Cause.NOT_READY),
-        ({"status": "Unknown"}, "unverified", Cause.NOT_READY),
+        ({"status": "", "verified_boot_id": ""}, "unverified", Cause.UNREPORTED),
+        ({"status": ""}, "agent", Cause.NOT_READY),
+        ({"status": "False"}, "agent", Cause.NOT_READY),
+        ({"status": "Unknown"}, "agent", Cause.NOT_READY),
         ({"status": "False", "blocked_rung": "driver"}, "driver", Cause.NOT_READY),
         ({"verified_boot_id": "boot-1"}, "unverified", Cause.OTHER_BOOT),
         ({"verified_boot_id": ""}, "unverified", Cause.OTHER_BOOT),
@@ -43,7 +61,7 @@ def _decide(
     ],
 )
 def test_anything_short_of_proven_closes_at_once(
-    changes: dict[str, str], value: str, cause: Cause
+    changes: dict[str, Any], value: str, cause: Cause
 ) -> None:
     """Each missing piece closes the node at first sight; only this boot's rung is the value."""
     said, _ = _decide(dataclasses.replace(READY, **changes))
@@ -123,6 +141,83 @@ def test_reboot_voids_what_was_remembered() -> None:
     assert (True, 1061) == (said.taint, said.again_at)
 
 
+# --- Those that were at work before, and what humans say ---
+
+ADOPTED = FabricNode(name="node-a", owner="u1", adopted_boot_id="boot-2")
+UNPROVEN = dataclasses.replace(READY, status="", verified_boot_id="")
+
+
+@pytest.mark.parametrize(
+    ("node", "fabric_node", "value", "cause"),
+    [
+        ({"status": ""}, {}, None, Cause.ADOPTED),
+        ({"status": "Unknown"}, {}, None, Cause.ADOPTED),
+        ({"status": "False", "blocked_rung": "driver"}, {}, "driver", Cause.NOT_READY),
+        ({"status": "False"}, {}, "agent", Cause.NOT_READY),
+        ({"boot_id": "boot-3"}, {}, "unverified", Cause.UNREPORTED),
+        ({"uid": "u2"}, {}, "unverified", Cause.UNREPORTED),
+        ({"boot_id": ""}, {"adopted_boot_id": ""}, "unverified", Cause.UNREPORTED),
+        ({"status": "Unknown", "taint": "driver"}, {}, "driver", Cause.NOT_READY),
+        (
+            {"status": "False", "blocked_rung": "loopback", "taint": "driver"},
+            {},
+            "loopback",
+            Cause.NOT_READY,
+        ),
+    ],
+)
+def test_adopted_node_is_closed_by_a_failure_or_a_reboot_only(
+    node: dict[str, Any], fabric_node: dict[str, Any], value: str | None, cause: Cause
+) -> None:
+    """No word from its agent leaves it open; once it failed, only proof opens it."""
+    said, _ = _decide(
+        dataclasses.replace(UNPROVEN, **node),
+        agent_ready=False,
+        fabric_node=dataclasses.replace(ADOPTED, **fabric_node),
+    )
+    assert (value, cause) == (said.wanted, said.cause)
+
+
+def test_adopted_node_that_was_proven_is_one_like_the_others() -> None:
+    """Adoption ends with the first proof: then absence and failures count."""
+    _, memory = _decide(READY, agent_ready=False, fabric_node=ADOPTED, now=0)
+    said, _ = _decide(READY, agent_ready=False, fabric_node=ADOPTED, memory=memory, now=600)
+    assert Cause.AGENT_GONE == said.cause
+
+
+@pytest.mark.parametrize("node", [UNPROVEN, REPORTED_FALSE, READY])
+def test_override_opens_until_it_ends(node: NodeView) -> None:
+    """A human's word opens any node, says when that ends, and has ended then."""
+    until = WALL + 1060
+    asked = FabricNode(name="node-a", override_until=until, override_reason="drill")
+    tainted = dataclasses.replace(node, taint="driver")
+    said, _ = _decide(tainted, agent_ready=False, fabric_node=asked, now=1000)
+    assert (None, Cause.OVERRIDDEN, 1060) == (said.wanted, said.cause, said.again_at)
+    assert "drill" in said.why
+    later, _ = _decide(tainted, agent_ready=False, fabric_node=asked, now=1060)
+    assert later.taint
+
+
+def test_mass_absence_closes_nobody_and_opens_nobody() -> None:
+    """While too many agents are away, absence is no reason; what is closed stays so."""
+    _, memory = _decide(READY, agent_ready=False, now=0)
+    said, memory = _decide(READY, agent_ready=False, memory=memory, now=900, mass_absence=True)
+    assert (None, Cause.HELD) == (said.wanted, said.cause)
+    after, _ = _decide(READY, agent_ready=False, memory=memory, now=901)
+    assert (None, 1500) == (after.wanted, after.again_at)
+    closed = dataclasses.replace(READY, taint="agent")
+    said, _ = _decide(closed, agent_ready=False, mass_absence=True)
+    assert "agent" == said.wanted
+
+
+@pytest.mark.parametrize(
+    ("node", "limited"), [(UNPROVEN, False), (REPORTED_FALSE, True), (READY, False)]
+)
+def test_only_what_was_proven_takes_room_in_the_breaker(node: NodeView, *, limited: bool) -> None:
+    """A node that was never proven in its boot is closed whatever the breaker says."""
+    assert limited == _decide(node)[0].limited
+
+
 # --- For all histories ---
 
 _nodes = st.builds(
@@ -194,7 +289,8 @@ def test_more_bad_news_never_opens(node: NodeView, worse: str, *, agent_ready: b
     if worse == "agent":
         after, _ = _decide(node, agent_ready=False)
     else:
-        after, _ = _decide(dataclasses.replace(node, **{worse: ""}), agent_ready=agent_ready)
+        changes: dict[str, Any] = {worse: ""}
+        after, _ = _decide(dataclasses.replace(node, **changes), agent_ready=agent_ready)
     assert after.taint or not said.taint
 
 
@@ -226,7 +322,7 @@ def _raw_node() -> dict[str, object]:
 
 def test_well_formed_proof_opens() -> None:
     """The node that the garbage test damages is open while undamaged."""
-    node = records.node_view(_raw_node(), "key")
+    node = records.node_view(_raw_node(), "key", "pool")
     assert node is not None
     assert not _decide(node)[0].taint
 
@@ -256,10 +352,11 @@ def test_garbage_anywhere_in_the_proof_closes(
         inner = inner[key]  # type: ignore[index]  # places name keys of dicts and indexes of lists
     assert isinstance(inner, (dict, list))
     inner[place[-1]] = garbage  # type: ignore[index]
-    node = records.node_view(raw, "key")
+    node = records.node_view(raw, "key", "pool")
     assert node is not None
     said, _ = _decide(node)
-    assert (True, "unverified") == (said.taint, said.value)
+    # What the boot's proof is believed of, and its condition is not, is the breaker's to limit.
+    assert said.wanted == ("agent" if node.verified_boot_id and node.boot_id else "unverified")
 
 
 @given(_json)
@@ -274,7 +371,7 @@ def test_garbage_as_rung_never_becomes_the_value(garbage: object) -> None:
         "nodeInfo": {"bootID": "boot-2"},
         "conditions": [{"type": "FabricReady", "status": "False"}],
     }
-    node = records.node_view(raw, "key")
+    node = records.node_view(raw, "key", "pool")
     assert node is not None
     value = _decide(node)[0].value
     assert value.isascii()
@@ -288,7 +385,7 @@ def test_two_conditions_of_our_type_are_no_condition() -> None:
     raw = _raw_node()
     said = [{"type": "FabricReady", "status": "True"}, {"type": "FabricReady", "status": "False"}]
     raw["status"] = {"nodeInfo": {"bootID": "boot-2"}, "conditions": said}
-    node = records.node_view(raw, "key")
+    node = records.node_view(raw, "key", "pool")
     assert node is not None
     assert "" == node.status
 
@@ -296,7 +393,7 @@ def test_two_conditions_of_our_type_are_no_condition() -> None:
 @given(_json)
 def test_any_json_is_read_without_an_error(garbage: object) -> None:
     """Garbage instead of an object is nobody's record."""
-    assert records.node_view(garbage, "key") is None
+    assert records.node_view(garbage, "key", "pool") is None
     assert records.agent_pod(garbage) is None
 
 

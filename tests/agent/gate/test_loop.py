@@ -1,14 +1,16 @@
 """The whole gate, as a process with the rights that it is given, over bare nodes on a real API server."""
 
 import contextlib
+import datetime as dt
 import http.client
 import json
 import pathlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 from tests.agent.gate import objects
-from tests.agent.gate.objects import KEY, NEXT_BOOT, OTHERS
+from tests.agent.gate.objects import BOOT, KEY, NEXT_BOOT, OTHERS
 from tests.cluster import controlplane, processes, waiting
 
 PROJECT = pathlib.Path(__file__).parents[3]
@@ -17,7 +19,8 @@ import pathlib, sys
 from agent import logs, settings
 from agent.gate import loop
 logs.set_up("info")
-sys.exit(loop.run(settings.load(pathlib.Path(sys.argv[1]))))
+read = lambda: settings.load(pathlib.Path(sys.argv[1]))
+sys.exit(loop.run(read(), read))
 """
 STARTUP = {"key": KEY, "value": "unverified", "effect": "NoSchedule"}
 
@@ -25,9 +28,19 @@ STARTUP = {"key": KEY, "value": "unverified", "effect": "NoSchedule"}
 class Gate:
     """A running gate."""
 
-    def __init__(self, program: processes.Program, port: int) -> None:
+    def __init__(self, program: processes.Program, port: int, settings: pathlib.Path) -> None:
         self.program = program
         self.port = port
+        self.killed = False
+        self._settings = settings
+
+    def set(self, **changes: object) -> None:
+        """Changes settings in the file, as the kubelet does when the ConfigMap changed."""
+        values = json.loads(self._settings.read_text())
+        values["gate"] |= changes
+        new = self._settings.with_suffix(".new")
+        new.write_text(json.dumps(values))
+        new.rename(self._settings)
 
     def get(self, path: str) -> tuple[int, str]:
         """Status and text of a page; 0 while nothing listens."""
@@ -49,7 +62,9 @@ class Gate:
 
 
 @contextlib.contextmanager
-def gate(pool: objects.Pool, folder: pathlib.Path, **changes: object) -> Iterator[Gate]:
+def gate(
+    pool: objects.Pool, folder: pathlib.Path, *, leads: bool = True, **changes: object
+) -> Iterator[Gate]:
     """A gate over the pool, with short waits; stopped afterwards."""
     port = controlplane.free_port()
     values: dict[str, object] = {
@@ -71,13 +86,16 @@ def gate(pool: objects.Pool, folder: pathlib.Path, **changes: object) -> Iterato
         folder=folder,
         env={"KUBECONFIG": str(kubeconfig), "PYTHONPATH": str(PROJECT)},
     )
-    running = Gate(program, port)
+    running = Gate(program, port, settings)
     try:
         until(running, "the gate to see", lambda: running.get("/readyz")[0] == 200)
+        if leads:
+            until(running, "leadership", lambda: running.value("fabric_gate_leading") == 1)
         yield running
     finally:
         program.stop()
-    assert 0 == program.process.returncode, program.tail(40)
+    if not running.killed:
+        assert 0 == program.process.returncode, program.tail(40)
 
 
 def until(running: Gate, what: str, check: Callable[[], object], seconds: float = 20) -> None:
@@ -96,12 +114,16 @@ def _allow(pool: objects.Pool, kubeconfig: pathlib.Path) -> None:
     user = f"gate-{pool.id}"
     pool.api.write_kubeconfig(kubeconfig, user, "rig")
     rights = [
-        ("nodes", ["get", "list", "watch", "patch"]),
-        ("pods", ["list", "watch"]),
-        ("events", ["create"]),
+        ("", "nodes", ["get", "list", "watch", "patch"]),
+        ("", "pods", ["list", "watch"]),
+        ("", "events", ["create"]),
+        ("coordination.k8s.io", "leases", ["get", "create", "update"]),
+        ("fabric-readiness.dev", "fabricnodes", ["list", "watch", "create", "patch", "delete"]),
     ]
     api = "rbac.authorization.k8s.io"
-    rules = [{"apiGroups": [""], "resources": [what], "verbs": verbs} for what, verbs in rights]
+    rules = [
+        {"apiGroups": [group], "resources": [what], "verbs": verbs} for group, what, verbs in rights
+    ]
     for manifest in (
         {"kind": "ClusterRole", "metadata": {"name": user}, "rules": rules},
         {
@@ -175,16 +197,30 @@ def test_reboot_closes_before_the_agent_says_anything(
 
 def test_agent_that_stays_away_closes_its_node(pool: objects.Pool, tmp_path: pathlib.Path) -> None:
     """Absence shorter than the grace changes nothing; longer closes; return opens."""
-    unready, missing = _verified(pool, "unready"), _verified(pool, "missing")
-    both = (unready, missing)
+    node, other = _verified(pool, "unready"), _verified(pool, "other")
     with gate(pool, tmp_path) as running:
-        pool.agent(unready, ready=False)
-        pool.remove_agent(missing)
-        assert [None, None] == [pool.taint(node) for node in both]
-        until(running, "both taints", lambda: {pool.taint(node) for node in both} == {"agent"})
-        for node in both:
-            pool.agent(node, ready=True)
-        until(running, "no taint", lambda: {pool.taint(node) for node in both} == {None})
+        pool.agent(node, ready=False)
+        assert pool.taint(node) is None
+        until(running, "the taint", lambda: pool.taint(node) == "agent")
+        pool.agent(node, ready=True)
+        until(running, "no taint", lambda: pool.taint(node) is None)
+        assert pool.taint(other) is None
+
+
+def test_agents_that_are_all_away_close_nobody(pool: objects.Pool, tmp_path: pathlib.Path) -> None:
+    """A bad image of the agent is no fault of the nodes; those that stay away longer than others are."""
+    nodes = [_verified(pool, name) for name in ("one", "two")]
+    with gate(pool, tmp_path) as running:
+        for node in nodes:
+            pool.remove_agent(node)
+        held = 'fabric_gate_held_nodes{pool="rig"}'
+        until(running, "the hold", lambda: running.value(held) == len(nodes))
+        time.sleep(5)  # longer than the grace
+        assert [None, None] == [pool.taint(node) for node in nodes]
+        pool.agent(nodes[0], ready=True)
+        until(running, "the taint", lambda: pool.taint(nodes[1]) == "agent")
+        assert pool.taint(nodes[0]) is None
+        assert 0 == running.value(held)
 
 
 def test_observe_writes_nothing_and_says_what_it_would_do(
@@ -194,6 +230,7 @@ def test_observe_writes_nothing_and_says_what_it_would_do(
     bad, good = pool.add("bad"), pool.add("good", taints=[STARTUP])
     pool.agent(good, ready=True)
     pool.report(good, "True", "FabricVerified")
+    pool.report(bad, "False", "PortDown", rung="driver")
     before = [pool.get(node)["metadata"]["resourceVersion"] for node in (bad, good)]
     with gate(pool, tmp_path, mode="observe") as running:
         withheld = 'fabric_gate_withheld_writes_total{{action="{}"}}'
@@ -201,17 +238,132 @@ def test_observe_writes_nothing_and_says_what_it_would_do(
         until(running, "untaint", lambda: running.value(withheld.format("untaint")) == 1)
         assert before == [pool.get(node)["metadata"]["resourceVersion"] for node in (bad, good)]
         assert [] == pool.events(bad) + pool.events(good)
-        pool.report(bad, "Unknown", "Verifying", boot="")
-        until(
-            running,
-            "the cause",
-            lambda: running.value('fabric_gate_nodes{cause="other_boot"}') == 1,
-        )
+        pool.report(bad, "False", "LoopbackSlow", rung="driver")
+        pool.agent(bad, ready=True)
         assert 1 == running.value(withheld.format("taint"))
         assert 0 == running.value("fabric_gate_enforcing")
-        assert (
-            f"observe: would taint {bad}: its agent has reported nothing" in running.program.tail()
-        )
+        assert f"would taint {bad}: FabricReady is False (PortDown)" in running.program.tail()
+
+
+def test_enforce_in_a_running_cluster_closes_no_working_node(
+    pool: objects.Pool, tmp_path: pathlib.Path
+) -> None:
+    """Switched on without a restart: nodes without proof are adopted, failures count, new ones are strict."""
+    silent, failing, proven = pool.add("silent"), pool.add("failing"), _verified(pool, "proven")
+    pool.report(failing, "False", "PortDown", boot="", rung="driver")
+    with gate(pool, tmp_path, mode="observe") as running:
+        until(running, "adoption", lambda: _adopted_boot(pool, silent) == BOOT)
+        until(running, "adoption", lambda: _adopted_boot(pool, failing) == BOOT)
+        running.set(mode="enforce")
+        until(running, "the taint", lambda: pool.taint(failing) == "driver")
+        new = pool.add("new")
+        until(running, "the new one's taint", lambda: pool.taint(new) == "unverified")
+        assert [None, None] == [pool.taint(node) for node in (silent, proven)]
+        assert 1 == running.value('fabric_gate_nodes{cause="adopted"}')
+        assert "" == _adopted_boot(pool, new) == _adopted_boot(pool, proven)
+        pool.report_boot(silent, NEXT_BOOT)
+        until(running, "the taint after a reboot", lambda: pool.taint(silent) == "unverified")
+
+
+def _adopted_boot(pool: objects.Pool, node: str) -> str:
+    found = pool.fabric_node(node) or {}
+    return str(found.get("spec", {}).get("adopted", {}).get("bootID", ""))
+
+
+def test_enforce_from_the_first_moment_adopts_what_was_there(
+    pool: objects.Pool, tmp_path: pathlib.Path
+) -> None:
+    """Installed in mode enforce: older nodes go on working, those that wait for their proof wait on."""
+    old, waiting_ = pool.add("old"), pool.add("waiting", taints=[STARTUP])
+    time.sleep(1)  # the API's times have whole seconds
+    with gate(pool, tmp_path) as running:
+        new = pool.add("new")
+        until(running, "the new one's taint", lambda: pool.taint(new) == "unverified")
+        until(running, "adoption", lambda: _adopted_boot(pool, old) == BOOT)
+        assert [None, "unverified"] == [pool.taint(node) for node in (old, waiting_)]
+
+
+def test_override_opens_a_node_until_it_ends(pool: objects.Pool, tmp_path: pathlib.Path) -> None:
+    """A human opens a closed node for some seconds, with a reason that the event repeats."""
+    node = _verified(pool)
+    pool.report(node, "False", "PortDown", rung="driver")
+    with gate(pool, tmp_path) as running:
+        until(running, "the taint", lambda: pool.taint(node) == "driver")
+        until(running, "the object", lambda: pool.fabric_node(node))
+        until_ = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=8)
+        pool.override(node, "drill", until_.isoformat(timespec="seconds"))
+        until(running, "the taint to go", lambda: pool.taint(node) is None)
+        until(running, "the event", lambda: any("drill" in said for _, said in pool.events(node)))
+        until(running, "the taint again", lambda: pool.taint(node) == "driver")
+
+
+def test_node_that_leaves_the_pool_is_left_as_others_want_it(
+    pool: objects.Pool, tmp_path: pathlib.Path
+) -> None:
+    """Its label is taken away: our taint and our object go, also when the gate was down meanwhile."""
+    one, two = (pool.add(name, taints=[OTHERS, STARTUP]) for name in ("one", "two"))
+    others = [taint for taint in pool.taints(one) if taint["key"] != KEY]
+    with gate(pool, tmp_path) as running:
+        until(running, "the objects", lambda: pool.fabric_node(one) and pool.fabric_node(two))
+        pool.api.kubectl("label", "node", one, f"{pool.label}-")
+        until(running, "the taint to go", lambda: pool.taint(one) is None)
+        until(running, "the object to go", lambda: pool.fabric_node(one) is None)
+    pool.api.kubectl("label", "node", two, f"{pool.label}-")
+    with gate(pool, tmp_path) as running:
+        until(running, "the taint to go", lambda: pool.taint(two) is None)
+        until(running, "the object to go", lambda: pool.fabric_node(two) is None)
+    for node in (one, two):
+        assert others == [taint for taint in pool.taints(node) if taint["key"] == OTHERS["key"]]
+
+
+def test_created_anew_node_gets_a_new_object(pool: objects.Pool, tmp_path: pathlib.Path) -> None:
+    """What was written about the node before it under the same name does not open it."""
+    node = pool.add(taints=[STARTUP])
+    with gate(pool, tmp_path) as running:
+        until(running, "the object", lambda: pool.fabric_node(node))
+        pool.override(node, "drill", "2099-01-01T00:00:00Z")
+        until(running, "the taint to go", lambda: pool.taint(node) is None)
+        pool.remove(node)
+        pool.add(taints=[STARTUP])
+        until(running, "the new object", lambda: _owner(pool, node) == pool.view(node).uid)
+        assert "unverified" == pool.taint(node)
+
+
+def _owner(pool: objects.Pool, node: str) -> str:
+    found = pool.fabric_node(node)
+    return str(found["metadata"]["ownerReferences"][0]["uid"]) if found else ""
+
+
+def test_second_replica_takes_over_when_the_first_is_killed(
+    pool: objects.Pool, tmp_path: pathlib.Path
+) -> None:
+    """The follower sees all and does nothing; when the Lease has run out it leads."""
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    node = pool.add(taints=[STARTUP])
+    with gate(pool, folders[0]) as first, gate(pool, folders[1], leads=False) as second:
+        assert (1, 0) == tuple(one.value("fabric_gate_leading") for one in (first, second))
+        first.program.process.kill()
+        pool.agent(node, ready=True)
+        pool.report(node, "True", "FabricVerified")
+        until(second, "the taint to go", lambda: pool.taint(node) is None, seconds=40)
+        first.killed = True
+
+
+def test_wrong_settings_change_nothing(pool: objects.Pool, tmp_path: pathlib.Path) -> None:
+    """A mistake in the ConfigMap is said once, and what was in force stays."""
+    node = pool.add(taints=[STARTUP])
+    with gate(pool, tmp_path) as running:
+        running.set(mode="enfroce")
+        until(running, "word", lambda: running.value("fabric_gate_settings_refused") == 1)
+        assert "the settings in force stay" in running.program.tail()
+        pool.agent(node, ready=True)
+        pool.report(node, "True", "FabricVerified")
+        until(running, "the taint to go", lambda: pool.taint(node) is None)
+        running.set(mode="observe")
+        until(running, "word", lambda: running.value("fabric_gate_enforcing") == 0)
+        assert 0 == running.value("fabric_gate_settings_refused")
 
 
 def test_outage_of_the_api_server_changes_nothing_and_is_caught_up(

@@ -1,16 +1,17 @@
 """The gate's taint comes and goes, and nobody else's is touched, whoever writes in between."""
 
 import contextlib
-import itertools
+import functools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from agent.cluster import errors
-from agent.gate import taints
+from agent.gate import records, taints
 from agent.gate.decision import Cause, Decision
 from agent.gate.records import NodeView
 from tests.agent.gate import objects
@@ -18,13 +19,28 @@ from tests.agent.gate.objects import KEY, OTHERS
 
 CLOSE = Decision(taint=True, value="driver", cause=Cause.NOT_READY, why="test")
 OPEN = Decision(taint=False, value="", cause=Cause.READY, why="test")
-OURS = {"key": KEY, "value": "driver", "effect": "NoSchedule"}
+NOW = 1_800_000_000.0
+OURS = {"key": KEY, "value": "driver", "effect": "NoSchedule", "timeAdded": "2027-01-15T08:00:00Z"}
 
 
 @pytest.fixture
 def writer(pool: objects.Pool) -> taints.Writer:
     """The writer of the pool's taints."""
-    return taints.Writer(pool.connection, key=KEY, pool_label=pool.label)
+    return _writer(pool)
+
+
+def _writer(pool: objects.Pool) -> taints.Writer:
+    read = functools.partial(records.node_view, taint_key=KEY, pool_label=pool.label)
+    return taints.Writer(objects.connect(pool.api), read, key=KEY, selector=pool.label)
+
+
+def _settle(
+    writer: taints.Writer,
+    node: NodeView,
+    said: Decision,
+    decide: Callable[[NodeView], Decision] | None = None,
+) -> taints.Written:
+    return writer.settle(node, said, decide or (lambda _: said), NOW)
 
 
 def test_taint_comes_and_goes_between_the_taints_of_others(
@@ -35,10 +51,10 @@ def test_taint_comes_and_goes_between_the_taints_of_others(
     same_key = {"key": KEY, "value": "by-hand", "effect": "NoExecute"}
     node = pool.add(taints=[first, same_key])
     before = pool.taints(node)
-    assert (taints.Written.DONE, CLOSE) == writer.settle(node, lambda _: CLOSE)
+    assert taints.Written.DONE == _settle(writer, pool.view(node), CLOSE)
     assert [*before, OURS] == pool.taints(node)
     pool.api.kubectl("taint", "node", node, "example.org/later=x:NoSchedule")
-    assert (taints.Written.DONE, OPEN) == writer.settle(node, lambda _: OPEN)
+    assert taints.Written.DONE == _settle(writer, pool.view(node), OPEN)
     later = {"key": "example.org/later", "value": "x", "effect": "NoSchedule"}
     assert [later, *before] == pool.taints(node)
 
@@ -46,48 +62,67 @@ def test_taint_comes_and_goes_between_the_taints_of_others(
 def test_first_and_last_taint_of_a_node(pool: objects.Pool, writer: taints.Writer) -> None:
     """A node with no taint at all gets ours, and has none again afterwards."""
     node = pool.add()
-    writer.settle(node, lambda _: CLOSE)
+    _settle(writer, pool.view(node), CLOSE)
     assert [OURS] == pool.taints(node)
-    writer.settle(node, lambda _: OPEN)
+    _settle(writer, pool.view(node), OPEN)
     assert [] == pool.taints(node)
 
 
 def test_startup_taint_is_taken_over_with_a_new_value(
     pool: objects.Pool, writer: taints.Writer
 ) -> None:
-    """The taint that a kubelet registered with is ours: it changes its value in its place."""
+    """The taint that a kubelet registered with is ours: it changes its value in its place, and keeps its age."""
     node = pool.add(taints=[{"key": KEY, "value": "unverified", "effect": "NoSchedule"}, OTHERS])
     *_, maintenance = pool.taints(node)
-    writer.settle(node, lambda _: CLOSE)
+    _settle(writer, pool.view(node), CLOSE)
     assert [OURS, maintenance] == pool.taints(node)
+    later = Decision(taint=True, value="loopback", cause=Cause.NOT_READY, why="test")
+    writer.settle(pool.view(node), later, lambda _: later, NOW + 60)
+    assert [{**OURS, "value": "loopback"}, maintenance] == pool.taints(node)
+    assert NOW == pool.view(node).taint_since
 
 
 @pytest.mark.parametrize("decision", [CLOSE, OPEN])
 def test_nothing_is_written_when_nothing_changes(
     pool: objects.Pool, writer: taints.Writer, decision: Decision
 ) -> None:
-    """A node that is as it should be keeps its resourceVersion."""
+    """A node that is so already, seen in an old copy, keeps its resourceVersion."""
     node = pool.add()
-    writer.settle(node, lambda _: decision)
+    stale = pool.view(node)
+    if decision is OPEN:
+        _settle(writer, stale, CLOSE)
+        stale = pool.view(node)
+    _settle(writer, stale, decision)
     before = pool.get(node)["metadata"]["resourceVersion"]
-    assert taints.Written.UNCHANGED == writer.settle(node, lambda _: decision)[0]
+    assert taints.Written.UNCHANGED == _settle(writer, stale, decision)
     assert before == pool.get(node)["metadata"]["resourceVersion"]
 
 
 def test_changed_node_is_decided_about_again(pool: objects.Pool, writer: taints.Writer) -> None:
-    """When the node changes between reading and writing, the reason is asked for anew."""
+    """When the node changed since it was seen, the reason is asked for anew."""
     node = pool.add()
+    stale = pool.view(node)
+    pool.report(node, "True", "FabricVerified")
     asked: list[NodeView] = []
 
     def decide(seen: NodeView) -> Decision:
         asked.append(seen)
-        if len(asked) == 1:  # somebody is faster than our write
-            pool.report(node, "True", "FabricVerified")
         return OPEN if seen.status == "True" else CLOSE
 
-    assert (taints.Written.UNCHANGED, OPEN) == writer.settle(node, decide)
-    assert ["", "True"] == [seen.status for seen in asked]
+    assert taints.Written.OUTDATED == _settle(writer, stale, CLOSE, decide)
+    assert ["True"] == [seen.status for seen in asked]
     assert [] == pool.taints(node)
+
+
+def test_change_of_something_else_costs_a_second_look_only(
+    pool: objects.Pool, writer: taints.Writer
+) -> None:
+    """A heartbeat in between makes the copy old, and the reason holds."""
+    node = pool.add()
+    stale = pool.view(node)
+    pool.api.kubectl("annotate", "node", node, "test/heartbeat=1")
+    assert taints.Written.DONE == _settle(writer, stale, CLOSE)
+    assert [OURS] == pool.taints(node)
 
 
 def test_node_that_never_holds_still_is_given_up_for_now(
@@ -95,31 +130,51 @@ def test_node_that_never_holds_still_is_given_up_for_now(
 ) -> None:
     """After a few lost races the writer says so, and has written nothing."""
     node = pool.add()
-    races = itertools.count()
+    races: list[NodeView] = []
 
-    def decide(_: NodeView) -> Decision:
-        pool.api.kubectl("annotate", "node", node, "--overwrite", f"test/race={next(races)}")
+    def decide(seen: NodeView) -> Decision:
+        races.append(seen)
+        pool.api.kubectl("annotate", "node", node, "--overwrite", f"test/race={len(races)}")
         return CLOSE
 
+    stale = pool.view(node)
+    decide(stale)
     with pytest.raises(errors.Conflict):
-        writer.settle(node, decide)
-    assert taints.ATTEMPTS == next(races)
+        _settle(writer, stale, CLOSE, decide)
+    assert taints.ATTEMPTS == len(races)
     assert [] == pool.taints(node)
 
 
 def test_deleted_node_is_gone(pool: objects.Pool, writer: taints.Writer) -> None:
     """A node that is no more is no error."""
     node = pool.add()
+    seen = pool.view(node)
     pool.remove(node)
-    assert (taints.Written.GONE, None) == writer.settle(node, lambda _: CLOSE)
+    assert taints.Written.GONE == _settle(writer, seen, CLOSE)
 
 
 def test_node_that_left_the_pool_is_left_alone(pool: objects.Pool, writer: taints.Writer) -> None:
     """A node whose pool label an administrator took away is not tainted by a late decision."""
     node = pool.add()
+    seen = pool.view(node)
     pool.api.kubectl("label", "node", node, f"{pool.label}-")
-    assert (taints.Written.GONE, None) == writer.settle(node, lambda _: CLOSE)
+    assert taints.Written.GONE == _settle(writer, seen, CLOSE)
     assert [] == pool.taints(node)
+
+
+def test_node_that_left_the_pool_is_released(pool: objects.Pool, writer: taints.Writer) -> None:
+    """Our taint goes from a node that is no more in the pool, and stays on one that is."""
+    node = pool.add(taints=[OTHERS])
+    others = pool.taints(node)
+    _settle(writer, pool.view(node), CLOSE)
+    assert taints.Written.OUTDATED == writer.release(node)
+    assert [*others, OURS] == pool.taints(node)
+    pool.api.kubectl("label", "node", node, f"{pool.label}-")
+    assert taints.Written.DONE == writer.release(node)
+    assert others == pool.taints(node)
+    assert taints.Written.UNCHANGED == writer.release(node)
+    pool.remove(node)
+    assert taints.Written.GONE == writer.release(node)
 
 
 def test_created_anew_node_is_not_written_from_the_old_ones_copy(
@@ -127,41 +182,53 @@ def test_created_anew_node_is_not_written_from_the_old_ones_copy(
 ) -> None:
     """A node that was deleted and registered again in between is decided about as the new one."""
     node = pool.add()
-    uids: list[str] = []
+    old = pool.view(node)
+    pool.remove(node)
+    pool.add()
+    asked: list[NodeView] = []
 
     def decide(seen: NodeView) -> Decision:
-        uids.append(seen.uid)
-        if len(uids) == 1:
-            pool.remove(node)
-            pool.add()
+        asked.append(seen)
         return CLOSE
 
-    assert taints.Written.DONE == writer.settle(node, decide)[0]
-    assert 2 == len(set(uids))
+    assert taints.Written.DONE == _settle(writer, old, CLOSE, decide)
+    assert 1 == len(asked)
+    assert old.uid != asked[0].uid
 
 
-def test_nothing_is_lost_beside_a_controller_that_hammers_the_node(
+def test_nothing_is_lost_among_three_writers_that_hammer_the_same_nodes(
     pool: objects.Pool, writer: taints.Writer
 ) -> None:
-    """Of two writers of the same list neither loses a taint, in many rounds of both."""
-    node = pool.add(taints=[OTHERS])
+    """Two other controllers and two gates at the same nodes: nobody's taint is lost or changed."""
+    nodes = [pool.add("one", taints=[OTHERS]), pool.add("two", taints=[OTHERS])]
+    kept = {node: json.dumps(pool.taints(node)) for node in nodes}
     rounds = 0
-    with _hammer(pool, node) as hammered:
+    with contextlib.ExitStack() as stack:
+        hammered = [
+            stack.enter_context(_hammer(pool, node, f"example.org/hammer-{number}"))
+            for node in nodes
+            for number in range(2)
+        ]
+        second = _writer(pool)
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
-            # Against what is there, so that each success changes something.
-            with contextlib.suppress(errors.Conflict):
-                written, _ = writer.settle(node, lambda seen: CLOSE if seen.taint is None else OPEN)
-                rounds += written is taints.Written.DONE
-            kept = {taint["key"] for taint in pool.taints(node)}
-            assert OTHERS["key"] in kept
+            for node in nodes:
+                for one in (writer, second):
+                    # Against what is there, so that each success changes something.
+                    seen = pool.view(node)
+                    said = CLOSE if seen.taint is None else OPEN
+                    with contextlib.suppress(errors.Conflict):
+                        rounds += _settle(one, seen, said) is taints.Written.DONE
+                mine = [taint for taint in pool.taints(node) if taint["key"] == OTHERS["key"]]
+                assert kept[node] == json.dumps(mine)
     assert rounds >= 4
-    assert len(hammered) >= 4
-    assert [] == [lost for lost in hammered if lost]
+    for said_ in hammered:
+        assert len(said_) >= 4
+        assert [] == [lost for lost in said_ if lost]
 
 
 @contextlib.contextmanager
-def _hammer(pool: objects.Pool, node: str) -> Iterator[list[str]]:
+def _hammer(pool: objects.Pool, node: str, key: str) -> Iterator[list[str]]:
     """Adds and removes a taint of its own as another controller does: read, then write what was read.
 
     Yields a list that gets, for each write, what had been lost of its own since the last one.
@@ -169,15 +236,15 @@ def _hammer(pool: objects.Pool, node: str) -> Iterator[list[str]]:
     stop = threading.Event()
     said: list[str] = []
     connection = objects.connect(pool.api)
-    mine = {"key": "example.org/hammer", "effect": "NoSchedule"}
+    mine: dict[str, Any] = {"key": key, "effect": "NoSchedule"}
 
     def run() -> None:
         there = False
         while not stop.is_set():
             raw = connection.get(f"/api/v1/nodes/{node}")
             found = raw["spec"].get("taints", [])
-            has = any(taint["key"] == mine["key"] for taint in found)
-            kept = [taint for taint in found if taint["key"] != mine["key"]]
+            has = any(taint["key"] == key for taint in found)
+            kept = [taint for taint in found if taint["key"] != key]
             version = raw["metadata"]["resourceVersion"]
             patch = [
                 {"op": "test", "path": "/metadata/resourceVersion", "value": version},

@@ -23,7 +23,9 @@ class Followed:
                 what="nodes",
                 path="/api/v1/nodes",
                 query={"labelSelector": pool.label},
-                read=functools.partial(records.node_view, taint_key=objects.KEY),
+                read=functools.partial(
+                    records.node_view, taint_key=objects.KEY, pool_label=pool.label
+                ),
             ),
             self.view.nodes,
             self.counters,
