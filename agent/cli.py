@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from agent import VERSION, check, logs, show_settings
-from agent.settings import DEFAULT_PATH, Settings, SettingsError, load
+from agent.settings import DEFAULT_PATH, Settings, SettingsError, explain, load
 
 EXIT_USAGE = 64
 
@@ -29,7 +29,11 @@ def main(arguments: list[str] | None = None) -> int:
         logs.set_up(options.log_level)
     else:
         logs.set_up("warning" if options.command == "check" else settings.log_level)
-    return _run(options, settings)
+    try:
+        return _run(options, settings)
+    except SettingsError as error:
+        print(f"fabric-ready: {explain(error, options.config)}", file=sys.stderr)
+        return EXIT_USAGE
 
 
 def _run(options: argparse.Namespace, settings: Settings) -> int:

@@ -1,7 +1,7 @@
 """What an administrator can set: one YAML file, read strictly, explained when wrong.
 
 Precedence: default in code < YAML (a ConfigMap) < environment, which carries facts about the node
-only (`NODE_NAME`, `POD_IP`). An unknown key, a wrong type or an unreadable file refuses to start
+only (`NODE_NAME`, `POD_NAMESPACE`). An unknown key, a wrong type or an unreadable file refuses to start
 with one line that names key, file and line and says what is
 allowed: a misspelt limit that is silently ignored would be a gate left open.
 
@@ -150,6 +150,15 @@ class Settings(_Section, frozen=True):
         return {**profile, **override}, origins
 
 
+_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_DNS = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_MAYBE_DNS = re.compile(rf"({_DNS.pattern})?")
+# What only the API server can judge in full; this refuses what can't be one.
+_SELECTOR = re.compile(r"!?[A-Za-z0-9][A-Za-z0-9 ._/=!,()-]{0,1023}")
+_MAYBE_SELECTOR = re.compile(rf"({_SELECTOR.pattern})?")
+_ADDRESS = re.compile(r"[0-9]{1,3}(\.[0-9]{1,3}){3}|[0-9a-fA-F:]{2,39}")
+_PATH = re.compile(r"/[^\x00]{0,4095}")
+
 # Environment variable → where it goes. Facts of a node or pod, nothing an administrator decides.
 _ENVIRONMENT = {
     "NODE_NAME": ("node", "name"),
@@ -186,6 +195,17 @@ def load(path: Path | None, environment: Mapping[str, str] | None = None) -> Set
     return settings
 
 
+def explain(error: SettingsError, path: Path | None) -> str:
+    """The error's line, with the file and the line in it where that can be told."""
+    if not error.where:
+        return str(error)
+    path = DEFAULT_PATH if path is None and DEFAULT_PATH.exists() else path
+    try:
+        return settings_file.read(path).at(error.where, error.text)
+    except SettingsError:  # it changed meanwhile
+        return str(error)
+
+
 def _check_ranges(settings: Settings, document: settings_file.Document) -> None:
     """Values that have the right type and still can't be meant."""
     numbers: dict[tuple[str, ...], tuple[float, int, int]] = {
@@ -217,8 +237,20 @@ def _check_ranges(settings: Settings, document: settings_file.Document) -> None:
             raise SettingsError(document.at(path, f"{value:g} is not between {low} and {high}"))
     if not settings.rungs:
         raise SettingsError(document.at(("rungs",), "is empty: a gate with no rung proves nothing"))
-    if not re.fullmatch(
-        r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?",
-        settings.gate.taint_key,
+    for where, text, form, what in (
+        (("gate", "taint_key"), settings.gate.taint_key, _KEY, "taint key"),
+        (("gate", "pool_label"), settings.gate.pool_label, _KEY, "label key"),
+        (("gate", "namespace"), settings.gate.namespace, _DNS, "namespace"),
+        (("gate", "agent_selector"), settings.gate.agent_selector, _SELECTOR, "label selector"),
+        (("gate", "node_selector"), settings.gate.node_selector, _MAYBE_SELECTOR, "label selector"),
+        (("gate", "http_address"), settings.gate.http_address, _ADDRESS, "IP address"),
+        (("node", "http_address"), settings.node.http_address, _ADDRESS, "IP address"),
+        (("node", "name"), settings.node.name, _MAYBE_DNS, "node name"),
+        (("node", "run_dir"), settings.node.run_dir, _PATH, "absolute path"),
+        (("node", "serviceaccount_dir"), settings.node.serviceaccount_dir, _PATH, "absolute path"),
+        (("host", "root"), settings.host.root, _PATH, "absolute path"),
     ):
-        raise SettingsError(document.at(("gate", "taint_key"), "is not a valid taint key"))
+        if not form.fullmatch(text):
+            raise SettingsError(document.at(where, f"{text!r} is not a valid {what}"))
+    if not Path(settings.host.root).is_dir():
+        raise SettingsError(document.at(("host", "root"), f"{settings.host.root!r} is no folder"))

@@ -18,7 +18,15 @@ _TEXT = "tag:yaml.org,2002:str"
 
 
 class SettingsError(Exception):
-    """Why the settings can't be used, in one line."""
+    """Why the settings can't be used, in one line.
+
+    `where` are the keys, from the top, of what is wrong, while the line does not say it already.
+    """
+
+    def __init__(self, text: str, where: tuple[str, ...] = ()) -> None:
+        super().__init__(f"{'.'.join(where)}: {text}" if where else text)
+        self.text = text
+        self.where = where
 
 
 class Document:

@@ -6,23 +6,27 @@ from typing import Any
 import msgspec
 import yaml
 
-from agent.node import probing
-from agent.settings import Settings, SettingsError
+from agent.node import ladder, probing
+from agent.settings import Settings
 
-_EXIT_USAGE = 64
 _EXIT_UNKNOWN = 2
 
 
 def run(settings: Settings) -> int:
-    """Prints YAML that is a valid settings file, with the origin of each limit as a comment."""
+    """Prints YAML that is a valid settings file, with the origin of each limit as a comment.
+
+    Raises:
+        SettingsError: the settings ask for what does not exist.
+    """
     try:
         catalogue = probing.catalogue(settings)
-    except (SettingsError, probing.ProbesUnusable) as error:
+    except probing.ProbesUnusable as error:
         print(f"fabric-ready: {error}", file=sys.stderr)
-        return _EXIT_USAGE if isinstance(error, SettingsError) else _EXIT_UNKNOWN
+        return _EXIT_UNKNOWN
+    ladder.build(catalogue, settings)
     values: dict[str, Any] = msgspec.to_builtins(settings)
-    for derived in ("limits", "profile"):
-        values.pop(derived)
+    values.pop("limits")
+    values["profile"] = {"name": settings.profile.name}  # its limits are among those below
     print(yaml.safe_dump(values, sort_keys=False), end="")
     print("limits:")
     for name, defaults in catalogue.defaults.items():

@@ -13,7 +13,7 @@ import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
@@ -146,6 +146,10 @@ class Host:
         return self.root == Path("/")
 
 
+Percent = Annotated[float, msgspec.Meta(ge=1, le=100)]
+"""A share that a limit may demand. Below 1 it would demand nothing."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of a probe's limits: every field is a setting of that probe, with unit in its name and a
     default.
@@ -202,16 +206,24 @@ class ProbeInfo:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something wrong in the settings' limits: where it stands, as keys from the top, and what it is."""
+
+    where: tuple[str, ...]
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
     """All probes that could be loaded, their limits with defaults, and why the others could not be loaded.
 
-    `problems` are what is wrong with the settings' limits that were handed in, one line each.
+    `problems` are what is wrong with the settings' limits that were handed in.
     """
 
     probes: tuple[ProbeInfo, ...]
     broken: Mapping[str, str]
     defaults: Mapping[str, Mapping[str, object]]
-    problems: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,10 @@ Adding a probe is adding a file.
 
 import importlib
 import pkgutil
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -23,7 +24,12 @@ class UnknownProbe(LookupError):  # noqa: N818  (says what it is)
 
 
 class BadLimits(ValueError):  # noqa: N818
-    """Settings for a probe that it does not take: which key, and what it allows."""
+    """Settings for a probe that it does not take: which key, where it is one, and what it allows."""
+
+    def __init__(self, text: str, *, key: str = "") -> None:
+        super().__init__(f"{key}: {text}" if key else text)
+        self.text = text
+        self.key = key
 
 
 def names() -> tuple[str, ...]:
@@ -84,13 +90,32 @@ def limits(name: str, changes: Mapping[str, object], origins: Mapping[str, str])
     allowed = [field for field in kind.__struct_fields__ if field != "origins"]
     for key in changes:
         if key not in allowed:
-            raise BadLimits(
-                f"{key}: not a limit of {name}; allowed: {', '.join(allowed) or 'none'}"
-            )
+            listed = ", ".join(allowed) or "none"
+            raise BadLimits(f"not a limit of {name}; allowed: {listed}", key=key)
     try:
         return msgspec.convert({**changes, "origins": dict(origins)}, kind)
     except msgspec.ValidationError as error:
-        raise BadLimits(str(error).replace("`$.", "`")) from error
+        raise _explained(error, kind) from error
+
+
+def _explained(error: msgspec.ValidationError, kind: type[contract.Limits]) -> BadLimits:
+    """msgspec's message, by key, and with the values that a choice allows."""
+    problem, _, where = str(error).partition(" - at `$.")
+    key = re.split(r"[.\[`]", where, maxsplit=1)[0]
+    if problem.startswith("Invalid enum value"):
+        allowed = ", ".join(map(str, _choices(kind.__annotations__[key])))
+        problem = (
+            f"{problem.removeprefix('Invalid enum value ')} is not allowed; allowed here: {allowed}"
+        )
+    return BadLimits(problem, key=key)
+
+
+def _choices(annotation: Any) -> list[object]:
+    """The values of a `Literal`, also of one inside a union."""
+    found: list[object] = []
+    for one in get_args(annotation):
+        found += _choices(one) if get_args(one) else [one] if isinstance(one, str) else []
+    return found
 
 
 def defaults(name: str) -> dict[str, object]:
@@ -115,21 +140,21 @@ def catalogue(settings: Mapping[str, Mapping[str, Mapping[str, object]]]) -> con
         except (ImportError, SyntaxError, AttributeError, TypeError) as error:
             broken[name] = f"{type(error).__name__}: {error}"
     problems = tuple(
-        f"{where}: {problem}"
+        contract.Problem(where=(*where.split("."), name, *key), text=text)
         for where, changes in settings.items()
         for name, changed in changes.items()
-        if (problem := _problem(name, changed))
+        for key, text in _problem(name, changed)
     )
     return contract.Catalogue(probes=tuple(good), broken=broken, defaults=values, problems=problems)
 
 
-def _problem(name: str, changes: Mapping[str, object]) -> str:
+def _problem(name: str, changes: Mapping[str, object]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What is wrong, if anything: the key, where it is one, and the text."""
     try:
         limits(name, changes, {})
     except UnknownProbe as error:
-        return str(error)
+        yield (), str(error)
     except BadLimits as error:
-        return f"{name}: {error}"
+        yield (error.key,) if error.key else (), error.text
     except (ImportError, SyntaxError, AttributeError, TypeError) as error:
-        return f"{name}: can't be loaded: {error}"
-    return ""
+        yield (), f"can't be loaded: {error}"

@@ -9,7 +9,7 @@ from tests import documents
 _ROOT = pathlib.Path(__file__).parent.parent
 # Reasons are CamelCase; a few other words in the code are too.
 _REASON = re.compile(r"[A-Z][a-z0-9]+(?:[A-Z][A-Za-z0-9]*)+")
-_NO_REASONS = {"InfiniBand", "OutSegs", "FabricReady", "NoSchedule"}
+_NO_REASONS = {"InfiniBand", "OutSegs", "FabricReady", "NoSchedule", "FabricNode"}
 
 
 def test_settings_page_is_the_codes() -> None:

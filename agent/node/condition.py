@@ -8,7 +8,7 @@ import dataclasses
 import msgspec
 
 from agent.node.ladder import Ladder, rung
-from agent.node.ledger import Entry, Ledger, proven
+from agent.node.ledger import Entry, Ledger, blamed, proven
 from probes.contract import MAX_MESSAGE_CHARS, Outcome, Verdict, by_rung
 
 TYPE = "FabricReady"
@@ -20,7 +20,8 @@ _GOOD = {Outcome.PASS, Outcome.SKIP}
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """The condition's status (`True`, `False`, `Unknown`), reason and message; the lowest rung that
-    has not passed, empty when all have; and whether the node was verified in this boot.
+    has not passed, empty when all have; and whether the node was verified in this boot. `about` are
+    the probes and parts that something is wrong with.
     """
 
     status: str
@@ -28,17 +29,22 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     blocked_rung: str
     verified: bool
+    about: tuple[str, ...] = ()
 
 
 def decide(ledger: Ledger, ladder: Ladder, previous: Condition | None = None) -> Condition:
-    """The condition now. Its message is the previous one's while status and reason stay."""
+    """The condition now. Its message is the previous one's while it says the same of the same parts."""
     now = _decide(ledger, ladder)
-    if previous is None or (previous.status, previous.reason) != (now.status, now.reason):
+    if previous is None or _essence(previous) != _essence(now):
         return now
     if now.reason == VERIFYING:
         # Climbing the ladder is no news: a write for each rung would use up what a failure needs.
         return msgspec.structs.replace(previous, verified=now.verified)
     return msgspec.structs.replace(now, message=previous.message)
+
+
+def _essence(condition: Condition) -> tuple[str, str, tuple[str, ...]]:
+    return condition.status, condition.reason, condition.about
 
 
 def _decide(ledger: Ledger, ladder: Ladder) -> Condition:
@@ -95,6 +101,7 @@ def _speak(ledger: Ledger, status: str, names: list[str]) -> Condition:
         message=_cut(f"{first}: {entry.cause.message}", f" ({_when(entry)}){others}"),
         blocked_rung=rung(first),
         verified=ledger.verified,
+        about=(*names, *sorted(blamed(entry.cause))),
     )
 
 
@@ -128,6 +135,8 @@ def _evidence(ledger: Ledger, ladder: Ladder) -> str:
     ]
     if pending:
         words.append(f"not run yet: {', '.join(pending)}")
+    if not any(name in ladder.movers for name in ladder.gating):
+        words.append("bytes not asked for")
     if "peer" not in asked:
         words.append("peers not asked")
     return "; ".join(words)

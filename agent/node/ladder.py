@@ -3,12 +3,8 @@
 import dataclasses
 from collections.abc import Iterable
 
-from agent.settings import Settings
+from agent.settings import Settings, SettingsError
 from probes import contract
-
-
-class EmptyRung(ValueError):  # noqa: N818
-    """A rung that should gate has no probe: the settings name something that does not exist."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +55,7 @@ def build(catalogue: contract.Catalogue, settings: Settings) -> Ladder:
     """The ladder that the settings ask for.
 
     Raises:
-        EmptyRung: a rung of `settings.rungs` has no probe that is not disabled.
+        SettingsError: a rung of `settings.rungs` has no probe that is not disabled.
     """
     enabled = tuple(one for one in catalogue.probes if one.name not in settings.disable)
     broken = tuple(
@@ -75,7 +71,10 @@ def build(catalogue: contract.Catalogue, settings: Settings) -> Ladder:
     there = {rung(name) for name in ladder.gating}
     for wanted in settings.rungs:
         if wanted not in there:
-            raise EmptyRung(f"rungs: {wanted!r} has no probe; there are: {_words(catalogue)}")
+            there_are = f"there are: {_words(catalogue)}"
+            disabled = any(rung(name) == wanted for name in settings.disable)
+            why = "all its probes are in `disable`" if disabled else there_are
+            raise SettingsError(f"{wanted!r} has no probe; {why}", ("rungs",))
     return ladder
 
 

@@ -199,12 +199,22 @@ def _weigh_pass(
 
 
 def _stand(entry: Entry, outcome: Outcome, verdict: Verdict, now: float) -> Entry:
-    """With `outcome` standing; its cause stays the run that first brought it, as long as the reason is the same."""
-    if entry.standing is outcome and entry.cause.reason == verdict.reason:
+    """With `outcome` standing; its cause stays the first run that said so of the same parts."""
+    if entry.standing is outcome and _said(entry.cause, outcome) == _said(verdict, outcome):
         return entry
     return msgspec.structs.replace(
         entry, standing=outcome, cause=verdict, cause_at=now, cause_run=entry.runs
     )
+
+
+def _said(verdict: Verdict, outcome: Outcome) -> tuple[str, frozenset[str]]:
+    """The reason, and the parts that it is about where something is wrong."""
+    return verdict.reason, frozenset() if outcome in _GOOD else blamed(verdict)
+
+
+def blamed(verdict: Verdict) -> frozenset[str]:
+    """The parts that are as bad as the whole."""
+    return frozenset(one.part for one in verdict.parts if one.outcome is verdict.outcome)
 
 
 def _stale_since(ledger: Ledger, run: Run, ladder: Ladder) -> float | None:

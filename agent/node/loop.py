@@ -19,30 +19,28 @@ from agent.node.publisher import Publisher
 from agent.node.report import Report
 from agent.node.runner import Runner
 from agent.node.schedule import Schedule
-from agent.settings import Settings, SettingsError
+from agent.settings import Settings
 from probes.contract import Outcome, Verdict
 
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
 _AFTER_ERROR_SECONDS = 1.0
-EXIT_USAGE = 64
 
 
 def run(settings: Settings) -> int:
     """Runs the daemon until SIGTERM or SIGINT; writes nothing on the way out.
 
     Returns:
-        the process's exit code: 0 after a signal, 1 when it can't start, 64 when the settings are
-        wrong.
+        the process's exit code: 0 after a signal, 1 when it can't start.
+
+    Raises:
+        SettingsError: the settings ask for what does not exist.
     """
     try:
         catalogue = probing.catalogue(settings)
         rungs = ladder.build(catalogue, settings)
         daemon = Daemon(settings, rungs)
-    except (SettingsError, ladder.EmptyRung) as error:
-        _log.error("settings: %s", error)
-        return EXIT_USAGE
     except (probing.ProbesUnusable, errors.ApiError, OSError) as error:
         _log.error("the agent can't start: %s", error)
         return 1

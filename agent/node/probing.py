@@ -36,11 +36,10 @@ def catalogue(settings: Settings) -> contract.Catalogue:
     names = {one.name for one in known.probes} | set(known.broken)
     for name in settings.disable:
         if name not in names:
-            raise SettingsError(
-                f"disable: no probe is called {name!r}; there are: {', '.join(sorted(names))}"
-            )
+            listed = ", ".join(sorted(names))
+            raise SettingsError(f"no probe is called {name!r}; there are: {listed}", ("disable",))
     if known.problems:
-        raise SettingsError(known.problems[0])
+        raise SettingsError(known.problems[0].text, known.problems[0].where)
     return known
 
 

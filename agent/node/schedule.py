@@ -12,6 +12,8 @@ from probes.contract import Outcome, ProbeInfo, Verdict
 _PASSIVE_RETRY_SECONDS = 10.0
 _MOVER_RETRY_SECONDS = 60.0
 _UNKNOWN_RETRY_SECONDS = 60.0
+# On a node that was not verified yet nothing is at work that looking could disturb, and work waits for it.
+_UNKNOWN_AT_FIRST_SECONDS = 10.0
 # A measurement that was put off because the port was in use.
 _DEFERRED_RETRY_SECONDS = 600.0
 _JITTER = 0.1
@@ -67,7 +69,8 @@ class Schedule:
     def _pause(self, one: ProbeInfo, verdict: Verdict, ledger: Ledger) -> float:
         regular = one.every * (1 + _JITTER * _phase(self.node, one.name))
         if verdict.outcome is Outcome.UNKNOWN:
-            return min(regular, _UNKNOWN_RETRY_SECONDS)
+            soon = _UNKNOWN_RETRY_SECONDS if ledger.verified else _UNKNOWN_AT_FIRST_SECONDS
+            return min(regular, soon)
         if verdict.outcome is Outcome.FAIL:
             return min(regular, _MOVER_RETRY_SECONDS if one.moves_data else _PASSIVE_RETRY_SECONDS)
         if ledger.standing(one.name) is Outcome.FAIL:

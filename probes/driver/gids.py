@@ -98,4 +98,4 @@ def _verdict(one: PortGids, reason: str, message: str) -> contract.Verdict:
     )
 
 
-PROBE = contract.Probe(read=read, judge=judge, limits=Limits, every=60, deadline=5)
+PROBE = contract.Probe(read=read, judge=judge, limits=Limits, every=60, deadline=15)

@@ -1,7 +1,9 @@
 """Every fabric port is active, of the right link layer and speed, and managed, as the kernel says it now."""
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from probes import contract
 from probes.readers import devices, ports
@@ -28,7 +30,7 @@ class Limits(contract.Limits, frozen=True):
     """`any` where spare ports are left without a cable."""
     link_layer: Literal["InfiniBand", "Ethernet"] | None = None
     """None takes what is there."""
-    minimum_gigabits_per_second: float | None = None
+    minimum_gigabits_per_second: Annotated[float, msgspec.Meta(gt=0)] | None = None
     """Data rate below which a port was negotiated down. None does not judge it here; the loopback does."""
 
 
@@ -119,4 +121,4 @@ def _verdict(
     return contract.Verdict(outcome=outcome, reason=reason, message=message, part=port.name)
 
 
-PROBE = contract.Probe(read=read, judge=judge, limits=Limits, every=30, deadline=5)
+PROBE = contract.Probe(read=read, judge=judge, limits=Limits, every=30, deadline=15)

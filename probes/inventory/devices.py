@@ -1,6 +1,9 @@
 """The RDMA devices that should be here are here, and verbs list what sysfs shows."""
 
 import dataclasses
+from typing import Annotated
+
+import msgspec
 
 from probes import contract
 from probes.readers import devices, nics, verbs
@@ -28,7 +31,7 @@ class Facts:
 class Limits(contract.Limits, frozen=True):
     """What a node of this kind has."""
 
-    rdma_devices: int | None = None
+    rdma_devices: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """How many RDMA devices a node has, without the ignored ones. None does not count them: one is enough."""
     ignore: tuple[str, ...] = ()
     """Devices (name or PCI address) that no job uses."""

@@ -1,6 +1,9 @@
 """The GPUs that PCI shows answer through NVIDIA's library, and there are as many as there should be."""
 
 import dataclasses
+from typing import Annotated
+
+import msgspec
 
 from probes import contract
 from probes.readers import gpus, nvml
@@ -22,7 +25,7 @@ class Facts:
 class Limits(contract.Limits, frozen=True):
     """What a node of this kind has."""
 
-    gpus: int | None = None
+    gpus: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """How many GPUs a node has. None takes what PCI shows, and a node without any is skipped."""
 
 

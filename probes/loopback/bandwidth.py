@@ -8,7 +8,9 @@ and says so (`bandwidth: deferred`).
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from probes import contract
 from probes.loopback import _expectation, _run
@@ -29,10 +31,10 @@ class Limits(contract.Limits, frozen=True):
     """Devices (name or PCI address) or ports (`mlx5_4/2`) that no job uses: moved over, not judged."""
     software_rdma: Literal["forbid", "allow"] = "forbid"
     """rxe and siw move bytes through the kernel's IP stack; a node that relies on them has no fabric."""
-    expected_gigabits_per_second: float | None = None
+    expected_gigabits_per_second: Annotated[float, msgspec.Meta(gt=0)] | None = None
     """Takes the place of the expectation that comes from port rate and PCIe path."""
-    fail_below_percent: float = 90.0
-    warn_below_percent: float = 95.0
+    fail_below_percent: contract.Percent = 90.0
+    warn_below_percent: contract.Percent = 95.0
 
 
 def judge(facts: tuple[_run.PortRun, ...], limits: Limits) -> contract.Verdict:

@@ -139,10 +139,10 @@ def test_changed_limits_and_defaults_come_together(rung: Path) -> None:
     [
         ({"levle": 5}, r"^levle: not a limit of made\.good; allowed: level, names$"),
         ({"origins": {"level": "me"}}, r"^origins: not a limit of made\.good; allowed: level, names$"),
-        ({"level": "high"}, r"^Expected `int`, got `str` - at `level`$"),
-        ({"level": True}, r"^Expected `int`, got `bool` - at `level`$"),
-        ({"level": None}, r"^Expected `int`, got `null` - at `level`$"),
-        ({"names": ["a", 1]}, r"^Expected `str`, got `int` - at `names\[1\]`$"),
+        ({"level": "high"}, r"^level: Expected `int`, got `str`$"),
+        ({"level": True}, r"^level: Expected `int`, got `bool`$"),
+        ({"level": None}, r"^level: Expected `int`, got `null`$"),
+        ({"names": ["a", 1]}, r"^names: Expected `str`, got `int`$"),
     ],
 )  # fmt: skip
 def test_a_wrong_limit_is_refused(rung: Path, changes: dict[str, object], problem: str) -> None:

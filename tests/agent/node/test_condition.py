@@ -9,7 +9,7 @@ from agent.node import ledger as ledgers
 from agent.node.condition import Condition
 from agent.node.ladder import Ladder
 from agent.node.ledger import Ledger
-from probes.contract import Outcome
+from probes.contract import Outcome, Verdict
 from tests.agent.node.rungs import (
     FAIL,
     HYSTERESIS,
@@ -112,6 +112,33 @@ def test_the_message_stays_while_status_and_reason_do() -> None:
     assert first.message != other.message
 
 
+def test_the_message_names_what_is_wrong_now() -> None:
+    """Another port, another probe, or one more, for the same reason: old words lead to the wrong cable."""
+    ledger = record(verified(), PORTS, FAIL, 200, reason="PortDown")
+    first = decide(ledger)
+    moved = _ports_down("mlx5_7/1")
+    ledger = ledgers.record(
+        ledger,
+        ledgers.Run(probe=PORTS, verdict=moved, started=210, ended=210),
+        LADDER,
+        HYSTERESIS,
+    )
+    said = decide(ledger, previous=first)
+    assert "mlx5_7/1 is DOWN" in said.message
+    assert "(run 3, 210 s after boot)" in said.message
+    more = record(ledger, DEVICES, FAIL, 220, reason="PortDown")
+    assert decide(more, previous=said).message.startswith("inventory.devices: ")
+
+
+def _ports_down(*names: str) -> Verdict:
+    parts = tuple(
+        Verdict(outcome=FAIL, reason="PortDown", message=f"{name} is DOWN", part=name)
+        for name in names
+    )
+    message = "; ".join(part.message for part in parts)
+    return Verdict(outcome=FAIL, reason="PortDown", message=message, parts=parts)
+
+
 def test_climbing_the_ladder_is_no_news() -> None:
     """While it is Verifying nothing changes that would be written, whichever rung is next."""
     first = decide(empty())
@@ -176,7 +203,7 @@ def test_the_evidence_claims_only_what_ran() -> None:
     ) == decide(verified(), wider).message
     narrower = dataclasses.replace(LADDER, rungs=("driver", "inventory"))
     assert (
-        "inventory, driver passed in boot 5a0c2a0e; peers not asked"
+        "inventory, driver passed in boot 5a0c2a0e; bytes not asked for; peers not asked"
         == decide(verified(), narrower).message
     )
 

@@ -414,10 +414,10 @@ def test_a_broken_state_file_costs_a_new_verification(verified: Subject) -> None
         ("nodes: {}\n", "config.yaml:1: nodes: unknown key; allowed here: rungs, profile, limits"),
         (
             "limits: {driver.ports: {require: all}}\n",
-            "limits: driver.ports: require: not a limit of driver.ports",
+            "config.yaml:1: limits.driver.ports.require: not a limit of driver.ports",
         ),
-        ("disable: [driver.prots]\n", "disable: no probe is called 'driver.prots'"),
-        ("rungs: [inventory, podview]\n", "rungs: 'podview' has no probe"),
+        ("disable: [driver.prots]\n", "config.yaml:1: disable: no probe is called 'driver.prots'"),
+        ("rungs: [inventory, podview]\n", "config.yaml:1: rungs: 'podview' has no probe"),
     ],
 )
 def test_wrong_settings_refuse_to_start(tmp_path: Path, text: str, words: str) -> None:
