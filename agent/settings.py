@@ -104,7 +104,7 @@ class GateSettings(_Section, frozen=True):
     """The one writer of the taint."""
 
     mode: Literal["observe", "enforce"] = "observe"
-    """`observe` does everything but the taint."""
+    """`observe` closes no node and says what it would close; `enforce` closes. Both open what is proven."""
     pool_label: str = "fabric-readiness.dev/pool"
     """Nodes that carry this label are gated; its value is the name of their pool."""
     node_selector: str = ""

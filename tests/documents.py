@@ -23,7 +23,8 @@ One YAML file, `/etc/fabric-readiness/config.yaml` (in the cluster: the ConfigMa
 `fabric-readiness`), or `--config FILE`. Everything has a default. An unknown key, a wrong type or
 an unreadable file refuses to start with one line that names file, line and key. The environment
 gives facts about the node only (`NODE_NAME`, `POD_NAMESPACE`). `fabric-ready settings` prints what
-is in force and where each value came from.
+is in force and where each limit came from. The agent reads it when it starts; the gate follows `mode`,
+waits and breaker while it runs, and starts anew for the rest.
 
 This page is made from the code by `make docs`.
 """

@@ -37,8 +37,8 @@ _log = logging.getLogger(__name__)
 class Orders:
     """What an administrator may change while the gate runs.
 
-    `enforcing`: an unverified node is closed, and not only said to be. `writing`: by this gate, and
-    not by another controller.
+    `enforcing`: nodes are closed, and not only said to be; nodes that are fit are opened all the
+    same, whoever closed them with our taint. `writing`: by this gate, and not by another controller.
     """
 
     rules: Rules
@@ -265,7 +265,7 @@ class Keeper:
         news = known.wanted_since is None or known.wanted != said.wanted
         if news:
             known.wanted_since, known.wanted = now, said.wanted
-        if self._orders.enforcing and self._orders.writing:
+        if self._orders.writing and (self._orders.enforcing or not said.taint):
             return True
         if news:
             self._counters.withheld.labels(action=_action(said)).inc()
@@ -286,7 +286,7 @@ class Keeper:
             return
         known.pool, known.memory = None, None
         node = NodeView(name=name)
-        writes = self._orders.enforcing and self._orders.writing
+        writes = self._orders.writing
         release = writes and (found is not None or was_tainted)
         job = hands.Job(node=node, release=release, delete=found is not None and not writes)
         self._give(known, job, time.monotonic())

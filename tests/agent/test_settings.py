@@ -164,9 +164,9 @@ def test_a_section_that_is_none_is_refused_where_the_environment_sets_a_key_of_i
         ),
         ("host: {gid_index: -1}", "host.gid_index: -1 is not between 0 and 65535"),
         ("rungs: []", "rungs: is empty"),
-        ("gate: {taint_key: a b}", "is not a valid taint key"),
-        ("gate: {taint_key: UPPER/key}", "is not a valid taint key"),
-        ("gate: {taint_key: ''}", "is not a valid taint key"),
+        ("gate: {taint_key: a b}", "gate.taint_key: 'a b' is not a valid taint key"),
+        ("gate: {taint_key: UPPER/key}", "gate.taint_key: 'UPPER/key' is not a valid taint key"),
+        ("gate: {taint_key: ''}", "gate.taint_key: '' is not a valid taint key"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused(file: Path, text: str, line: str) -> None:

@@ -176,7 +176,17 @@ def test_agent_may_do_nothing_else(
     ("namespace", "more"),
     [
         ("default", {("", "events", "create")}),
-        (NAMESPACE, {("", "pods", "list"), ("", "pods", "watch")}),
+        (
+            NAMESPACE,
+            {
+                ("", "pods", "list"),
+                ("", "pods", "watch"),
+                ("", "events", "create"),
+                ("coordination.k8s.io", "leases", "create"),
+                ("coordination.k8s.io", "leases", "get"),
+                ("coordination.k8s.io", "leases", "update"),
+            },
+        ),
     ],
 )
 def test_gate_may_do_nothing_else(
@@ -185,7 +195,11 @@ def test_gate_may_do_nothing_else(
     namespace: str,
     more: set[tuple[str, str, str]],
 ) -> None:
-    """Nodes seen and patched; pods of its own namespace seen; events written."""
+    """Nodes seen and patched; its own objects kept; pods of its own namespace seen; events and its Lease written."""
     assert base
     nodes = {("", "nodes", verb) for verb in ("get", "list", "watch", "patch")}
-    assert nodes | more == _rights(apiserver, "fabric-gate", namespace)
+    objects = {
+        ("fabric-readiness.dev", "fabricnodes", verb)
+        for verb in ("list", "watch", "create", "patch", "delete")
+    }
+    assert nodes | objects | more == _rights(apiserver, "fabric-gate", namespace)
