@@ -24,7 +24,7 @@ demo-down: venv ## Remove what `make demo KEEP=1` left running
 
 .PHONY: run
 run: venv ## Check the fabric of this machine, without Kubernetes
-	@$(BIN)/fabric-ready check
+	@$(BIN)/fabric-ready check $(ARGS)
 
 .PHONY: test
 test: venv ## Run every test, the emulated cluster included (root)
@@ -50,7 +50,7 @@ bench: venv ## Measure against the budgets; table and build/bench.json (root; ta
 	@$(BIN)/python -m tests.cluster.bench $(ARGS)
 
 .PHONY: docs
-docs: venv ## Write docs/settings.md from the code
+docs: venv ## Write docs/settings.md and docs/metrics.md from the code
 	@$(BIN)/python -m tests.documents
 
 .PHONY: image

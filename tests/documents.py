@@ -1,6 +1,6 @@
-"""`make docs`: writes docs/settings.md from the settings' own types, defaults and docstrings.
+"""`make docs`: writes docs/settings.md from the settings' own types, and docs/metrics.md from the registries.
 
-A test fails while the file says something else than the code.
+A test fails while one of them says something else than the code.
 """
 
 import ast
@@ -8,14 +8,18 @@ import itertools
 import pathlib
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from agent import settings
+from agent.gate.metrics import Metrics
+from agent.node.metrics import NodeMetrics
 from probes import registry
 
 _ROOT = pathlib.Path(__file__).parent.parent
 SETTINGS = _ROOT / "docs/settings.md"
+METRICS = _ROOT / "docs/metrics.md"
 _HEAD = """\
 # Settings
 
@@ -82,6 +86,52 @@ def settings_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+_METRICS_HEAD = """\
+# Metrics
+
+The agent serves them at port 9833 of each node (`node.http_port`), the gate at port 9835 of its pods
+(`gate.http_port`), both under `/metrics`; the pods carry the usual `prometheus.io/` annotations. Beside
+them both serve `/healthz` and `/readyz`, and the agent `/verdicts`: all that it found, as JSON.
+
+A few alerts to begin with:
+
+```yaml
+- alert: FabricNotReady
+  expr: fabric_ready_condition{type="FabricReady", status="True"} == 0
+  for: 10m
+- alert: FabricBreakerOpen
+  expr: max by (pool) (fabric_gate_held_nodes) > 0
+- alert: FabricGateMissing
+  expr: (sum(fabric_gate_leading) or vector(0)) != 1 or max(fabric_gate_current) == 0
+  for: 5m
+```
+
+This page is made from the code by `make docs`.
+"""
+
+
+def metrics_page() -> str:
+    """The text that docs/metrics.md must have."""
+    lines = [_METRICS_HEAD]
+    for title, registry_ in (
+        ("The agent, on each node", NodeMetrics().registry),
+        ("The gate", Metrics().registry),
+    ):
+        lines += ["", f"## {title}", "", "| metric | kind | labels | |", "|---|---|---|---|"]
+        # The client tells the labels of a metric without samples to nobody.
+        known: dict[Any, None] = dict.fromkeys(registry_._names_to_collectors.values())
+        for one in known:
+            if not hasattr(one, "_labelnames"):
+                continue
+            suffix = "_total" if one._type == "counter" else ""
+            labels = ", ".join(f"`{label}`" for label in one._labelnames)
+            lines.append(
+                f"| `{one._name}{suffix}` | {one._type} | {labels} | {one._documentation} |"
+            )
+    lines += ["", "Both add the `process_` metrics of the Prometheus client."]
+    return "\n".join(lines).rstrip() + "\n"
+
+
 def _sections(kind: type[msgspec.Struct], path: str) -> Iterator[tuple[type[msgspec.Struct], str]]:
     yield kind, path
     for field in msgspec.structs.fields(kind):
@@ -123,5 +173,6 @@ def _field_docs(path: pathlib.Path, name: str) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    SETTINGS.write_text(settings_page())
-    print(f"wrote {SETTINGS.relative_to(_ROOT)}")
+    for page, text in ((SETTINGS, settings_page()), (METRICS, metrics_page())):
+        page.write_text(text)
+        print(f"wrote {page.relative_to(_ROOT)}")

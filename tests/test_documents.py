@@ -17,6 +17,11 @@ def test_settings_page_is_the_codes() -> None:
     assert documents.settings_page() == documents.SETTINGS.read_text(), "run `make docs`"
 
 
+def test_metrics_page_is_the_codes() -> None:
+    """docs/metrics.md is what `make docs` writes."""
+    assert documents.metrics_page() == documents.METRICS.read_text(), "run `make docs`"
+
+
 def test_every_reason_is_documented() -> None:
     """Each reason that a probe or the agent can give has a row in docs/reasons.md."""
     page = (_ROOT / "docs/reasons.md").read_text()

@@ -187,7 +187,8 @@ class Daemon:
             self._schedule.changed(clock.since_boot(), self._ledger)
         for run in runs:
             self._record(run)
-        self.metrics.worker_restarts.set(self._runner.restarts)
+        self.metrics.worker_restarts.inc(self._runner.restarts)
+        self._runner.restarts = 0
         hysteresis = self._settings.node.hysteresis
         settled = ledger.settle(self._ledger, clock.since_boot(), hysteresis)
         if runs or settled != self._ledger:

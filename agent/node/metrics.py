@@ -84,7 +84,7 @@ class NodeMetrics:
             ["kind", "result"],
             registry=registry,
         )
-        self.worker_restarts = gauge(
+        self.worker_restarts = counter(
             "fabric_ready_worker_restarts",
             "How often the process of the passive probes was started again.",
             registry=registry,

@@ -68,7 +68,7 @@ class Runner:
         self.changed: set[str] = set()
         """Ports whose state changed since the caller last looked; the caller clears it."""
         self.restarts = 0
-        """How often the passive process was started again."""
+        """How often the passive process was started again since then, likewise."""
 
     @property
     def running(self) -> frozenset[str]:
