@@ -7,20 +7,25 @@ repetition.
 
 import dataclasses
 import os
-from collections.abc import Mapping
+import urllib.parse
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import urllib3
 
-from agent.cluster import errors
+from agent.cluster import errors, lines
 from agent.cluster.token import Token
 
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 10.0
 _MAX_MESSAGE_BYTES = 64 * 1024
+# A FabricNode is 8 KiB at most by design, and comes with its managed fields.
+_MAX_LINE_BYTES = 256 * 1024
 _UNAUTHORIZED = 401
+_NO_SUCCESS = 300  # the API server redirects nobody
+_FABRIC_NODES = "/apis/fabric-readiness.dev/v1alpha1/fabricnodes"
 # The answer to a patch would be the whole node (60 KB); this asks for its metadata alone.
 _METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
@@ -90,39 +95,106 @@ class Api:
         """
         self._send("POST", f"/api/v1/namespaces/{namespace}/events", body, "application/json")
 
-    def _send(self, method: str, path: str, body: Mapping[str, Any], content_type: str) -> None:
-        headers = {
-            "Accept": _METADATA_ONLY if method == "PATCH" else "application/json",
-            "Authorization": f"Bearer {self._token.value()}",
-            "Content-Type": content_type,
-            "User-Agent": "fabric-readiness-agent",
+    def patch_fabric_node_status(self, name: str, status: object) -> None:
+        """Replaces what a FabricNode says of its node.
+
+        Raises:
+            ApiError: any of its kinds; Conflict of kind `gone` while the gate has not made it.
+        """
+        body = {"status": status}
+        self._send("PATCH", f"{_FABRIC_NODES}/{name}/status", body, "application/merge-patch+json")
+
+    def get_fabric_node(self, name: str) -> bytes:
+        """A FabricNode as JSON.
+
+        Raises:
+            ApiError: any of its kinds; Conflict of kind `gone` where there is none.
+        """
+        return self._send("GET", f"{_FABRIC_NODES}/{name}")
+
+    def watch_fabric_node(self, name: str, version: str, seconds: float) -> Iterator[bytes]:
+        """The events of one FabricNode after a version, as lines of JSON, for that long.
+
+        Raises:
+            ApiError: any of its kinds, in the iteration too.
+        """
+        query = {
+            "watch": "1",
+            "fieldSelector": f"metadata.name={name}",
+            "resourceVersion": version,
+            "timeoutSeconds": str(round(seconds)),
         }
+        path = f"{_FABRIC_NODES}?{urllib.parse.urlencode(query)}"
+        # A connection that says nothing for longer than the server keeps it open is dead.
+        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=seconds + READ_SECONDS)
         try:
-            response = self._connections().request(
-                method,
-                self._server.url + path,
-                body=msgspec.json.encode(body),
-                headers=headers,
-                timeout=self._timeout,
-                retries=False,
-                redirect=False,
-                preload_content=False,
-            )
+            response = self._request("GET", path, timeout=timeout)
+            try:
+                if response.status >= _NO_SUCCESS:
+                    raise self._refusal("GET", path, response, response.read(_MAX_MESSAGE_BYTES))
+                yield from lines.of(response, _MAX_LINE_BYTES)
+            finally:
+                response.close()
+        except urllib3.exceptions.HTTPError as error:
+            raise self._unreachable("GET", path, error) from error
+
+    def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, content_type: str = ""
+    ) -> bytes:
+        """One call and its answer, which is short or of no interest."""
+        try:
+            response = self._request(method, path, body, content_type, timeout=self._timeout)
             try:
                 said = response.read(_MAX_MESSAGE_BYTES + 1)
             finally:
                 # What is left of a long answer would be the start of the next one.
                 response.release_conn() if response.closed else response.close()
         except urllib3.exceptions.HTTPError as error:
-            self._ca_stamp = None  # the authority may have been rotated: look at the file again
-            raise errors.Unreachable(
-                f"{method} {path}: {type(error).__name__}: {error}"[:500]
-            ) from error
-        if response.status >= 300:  # noqa: PLR2004  (the API server redirects nobody)
-            if response.status == _UNAUTHORIZED:
-                self._token.forget()
-            after = response.headers.get("Retry-After")
-            raise errors.of_answer(f"{method} {path}", response.status, said, after)
+            raise self._unreachable(method, path, error) from error
+        if response.status >= _NO_SUCCESS:
+            raise self._refusal(method, path, response, said)
+        return said
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "",
+        *,
+        timeout: urllib3.Timeout,
+    ) -> urllib3.BaseHTTPResponse:
+        headers = {
+            "Accept": _METADATA_ONLY if method == "PATCH" else "application/json",
+            "Authorization": f"Bearer {self._token.value()}",
+            "User-Agent": "fabric-readiness-agent",
+        }
+        if body is not None:
+            headers["Content-Type"] = content_type
+        return self._connections().request(
+            method,
+            self._server.url + path,
+            body=None if body is None else msgspec.json.encode(body),
+            headers=headers,
+            timeout=timeout,
+            retries=False,
+            redirect=False,
+            preload_content=False,
+        )
+
+    def _unreachable(
+        self, method: str, path: str, error: urllib3.exceptions.HTTPError
+    ) -> errors.Unreachable:
+        self._ca_stamp = None  # the authority may have been rotated: look at the file again
+        return errors.Unreachable(f"{method} {path}: {type(error).__name__}: {error}"[:500])
+
+    def _refusal(
+        self, method: str, path: str, response: urllib3.BaseHTTPResponse, said: bytes
+    ) -> errors.ApiError:
+        if response.status == _UNAUTHORIZED:
+            self._token.forget()
+        after = response.headers.get("Retry-After")
+        return errors.of_answer(f"{method} {path}", response.status, said, after)
 
     def _connections(self) -> urllib3.PoolManager:
         """Kept alive between calls; made anew when the authority's file changed."""

@@ -14,7 +14,7 @@ from typing import Any
 import urllib3
 from kubernetes import client, config
 
-from agent.cluster import errors
+from agent.cluster import errors, lines
 
 CONNECT_SECONDS = 3.0
 READ_SECONDS = 10.0
@@ -22,7 +22,6 @@ READ_SECONDS = 10.0
 MAX_ANSWER_BYTES = 128 * 1024 * 1024
 MAX_LINE_BYTES = 8 * 1024 * 1024
 MAX_MESSAGE_BYTES = 64 * 1024
-_CHUNK_BYTES = 64 * 1024
 _USER_AGENT = "fabric-readiness-gate"
 _METADATA_ONLY = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 _CHANGES = {"PATCH", "PUT", "DELETE"}
@@ -176,18 +175,8 @@ def _refusal(method: str, path: str, response: urllib3.BaseHTTPResponse) -> erro
 
 
 def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    rest = bytearray()
     try:
-        for chunk in response.stream(_CHUNK_BYTES):
-            *whole, last = chunk.split(b"\n")
-            for line in whole:
-                rest += line
-                if rest.strip():
-                    yield bytes(rest)
-                rest.clear()
-            rest += last
-            if len(rest) > MAX_LINE_BYTES:
-                raise errors.Unreachable(f"a line of more than {MAX_LINE_BYTES} bytes")
+        yield from lines.of(response, MAX_LINE_BYTES)
     except urllib3.exceptions.HTTPError as error:
         raise errors.Unreachable(_transport(error)) from error
 

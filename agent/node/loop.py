@@ -10,11 +10,23 @@ from agent import endpoint
 from agent.cluster import api as cluster_api
 from agent.cluster import errors
 from agent.cluster import token as tokens
-from agent.node import announce, clock, condition, ladder, ledger, outbox, probing, state
+from agent.node import (
+    announce,
+    clock,
+    condition,
+    fabricnode,
+    ladder,
+    ledger,
+    outbox,
+    probing,
+    recheck,
+    state,
+)
 from agent.node.condition import Condition
 from agent.node.ladder import Ladder
 from agent.node.ledger import Ledger, Run
 from agent.node.metrics import NodeMetrics
+from agent.node.orders import Follower
 from agent.node.publisher import Publisher
 from agent.node.report import Report
 from agent.node.runner import Runner
@@ -86,6 +98,11 @@ class Daemon:
         )
         api = cluster_api.Api(server, tokens.Token(folder / "token"))
         self._publisher = Publisher(api, self._node, box, self.metrics, self._note_delivered)
+        # A watch needs a connection, and so a client, of its own.
+        watching = cluster_api.Api(server, tokens.Token(folder / "token"))
+        self._follower = Follower(watching, self._node)
+        self._recheck = recheck.Recheck(saved.recheck if saved else "")
+        self._described: fabricnode.Status | None = None
         self._schedule = self._new_schedule()
         if saved and saved.profile_hash == self._profile_hash:
             self._schedule.resume(self._ledger)
@@ -139,6 +156,7 @@ class Daemon:
             "agent starts", extra={"node": self._node, "boot_id": self._boot_id, "state": words}
         )
         self._publisher.start()
+        self._follower.start()
         self._begin()
         while not self._stopping.is_set():
             try:
@@ -180,6 +198,7 @@ class Daemon:
                 entry = self._ledger.entries.get(name)
                 seen = entry.seen if entry else ()
                 self._runner.start(probe, probing.request(self._settings, name, seen))
+        self._obey()
         runs = self._runner.wait(_TICK_SECONDS)
         if self._runner.changed:
             _log.info("ports changed", extra={"ports": sorted(self._runner.changed)})
@@ -197,6 +216,31 @@ class Daemon:
         if self._dirty:
             self._save()
         self._report.tick()
+
+    def _obey(self) -> None:
+        """Looks at everything again when a human asks, and tells the FabricNode what is known."""
+        orders = self._follower.latest(self._uid)
+        if orders is None or self._condition is None:
+            self._described = None
+            self._publisher.want_object(None)
+            return
+        if self._described is None:
+            self._described = orders.status or fabricnode.EMPTY
+            self._publisher.know_object(orders.status)
+        if self._recheck.asked(orders.recheck, clock.since_boot()):
+            _log.info("checking again, as FabricNode %s asks: %s", self._node, orders.recheck)
+            self._schedule.again()
+        if self._recheck.done(self._ledger, self._ladder):
+            self._dirty = True
+        now = fabricnode.Now(
+            ledger=self._ledger,
+            ladder=self._ladder,
+            condition=self._condition,
+            recheck=self._recheck.last_done,
+            at=clock.timestamp(),
+        )
+        self._described = fabricnode.describe(now, self._described)
+        self._publisher.want_object(self._described)
 
     def _record(self, run: Run) -> None:
         before = self._ledger.entries.get(run.probe)
@@ -260,6 +304,7 @@ class Daemon:
             since=self._since,
             profile_hash=self._profile_hash,
             delivered=self._delivered,
+            recheck=self._recheck.last_done,
         )
         try:
             state.save(self._path, saved)

@@ -80,7 +80,7 @@ class NodeMetrics:
         )
         self.api_writes = counter(
             "fabric_ready_api_writes",
-            "Writes to the API server by kind (change, heartbeat, event) and result.",
+            "Writes to the API server by kind (change, heartbeat, event, object) and result.",
             ["kind", "result"],
             registry=registry,
         )

@@ -17,6 +17,7 @@ import msgspec
 
 from agent.node import condition
 from agent.node.condition import Condition
+from agent.node.fabricnode import Status
 
 PREFIX = "fabric-readiness.dev"
 _BURST = 3.0
@@ -63,7 +64,14 @@ class Patch:
     heartbeat: bool
 
 
-Action = Patch | Event
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Object:
+    """Write `status` into the node's FabricNode."""
+
+    status: Status
+
+
+Action = Patch | Event | Object
 
 
 class Outbox:
@@ -84,6 +92,18 @@ class Outbox:
         self._tokens_at = now
         self._patch_not_before = self._event_not_before = 0.0
         self._patch_failures = self._event_failures = 0
+        self._object: Status | None = None
+        self._object_delivered: Status | None = None
+        self._object_not_before = 0.0
+        self._object_failures = 0
+
+    def know_object(self, delivered: Status | None) -> None:
+        """What the FabricNode says, when it was seen for the first time."""
+        self._object_delivered = delivered
+
+    def want_object(self, status: Status | None) -> None:
+        """What the FabricNode should say; None where there is none to write to."""
+        self._object = status
 
     def want(self, state: State) -> None:
         """The node's state now; what was wanted before and not yet sent is forgotten."""
@@ -104,6 +124,10 @@ class Outbox:
             return patch
         if self._events and now >= self._event_not_before:
             return self._events[0]
+        # The condition gates, this does not: a place is left for it.
+        ready = now >= self._object_not_before and self._tokens >= 2  # noqa: PLR2004
+        if ready and self._object is not None and self._object != self._object_delivered:
+            return Object(status=self._object)
         return None
 
     def _patch(self, now: float) -> Patch | None:
@@ -126,6 +150,10 @@ class Outbox:
             self._tokens -= 1
             self.delivered, self._delivered_at = action.state, now
             self._patch_failures, self._patch_not_before = 0, 0.0
+        elif isinstance(action, Object):
+            self._tokens -= 1
+            self._object_delivered = action.status
+            self._object_failures, self._object_not_before = 0, 0.0
         else:
             self._remove(action)
             self._event_failures, self._event_not_before = 0, 0.0
@@ -137,6 +165,10 @@ class Outbox:
             self._patch_failures += 1
             pause = _pause(self._patch_failures, retry_after_seconds)
             self._patch_not_before = now + pause
+        elif isinstance(action, Object):
+            self._tokens -= 1
+            self._object_failures += 1
+            self._object_not_before = now + _pause(self._object_failures, retry_after_seconds)
         else:
             self._event_failures += 1
             self._event_not_before = now + _pause(self._event_failures, retry_after_seconds)

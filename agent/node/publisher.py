@@ -8,8 +8,9 @@ from collections.abc import Callable
 from agent.cluster import errors
 from agent.cluster.api import Api
 from agent.node import clock, outbox
+from agent.node.fabricnode import Status
 from agent.node.metrics import NodeMetrics
-from agent.node.outbox import Action, Event, Outbox, Patch, State
+from agent.node.outbox import Action, Event, Object, Outbox, Patch, State
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +64,17 @@ class Publisher:
             self._box.want(state)
             self._wake.notify()
 
+    def know_object(self, delivered: Status | None) -> None:
+        """What the FabricNode says, when it was seen for the first time."""
+        with self._wake:
+            self._box.know_object(delivered)
+
+    def want_object(self, status: Status | None) -> None:
+        """What the FabricNode should say; None where there is none."""
+        with self._wake:
+            self._box.want_object(status)
+            self._wake.notify()
+
     def tell(self, event: Event) -> None:
         """One more event."""
         with self._wake:
@@ -86,9 +98,7 @@ class Publisher:
                 self._send(action)
 
     def _send(self, action: Action) -> None:
-        kind = (
-            "event" if isinstance(action, Event) else "heartbeat" if action.heartbeat else "change"
-        )
+        kind = _kind(action)
         try:
             self._write(action)
         except errors.ApiError as error:
@@ -108,6 +118,9 @@ class Publisher:
             self._api.patch_node_status(
                 self._node, outbox.patch_body(action.state, clock.timestamp())
             )
+            return
+        if isinstance(action, Object):
+            self._api.patch_fabric_node_status(self._node, action.status)
             return
         try:
             self._api.create_event(_EVENT_NAMESPACE, outbox.event_body(action, self._node))
@@ -134,3 +147,10 @@ class Publisher:
         if isinstance(error, errors.Conflict) and error.kind in {"invalid", "gone"}:
             hint = "; the Node was deleted or made anew: this pod's verdict is not its own"
         _log.log(level, "the API server did not take a write: %s%s", error, hint)
+
+
+def _kind(action: Action) -> str:
+    """The word for metrics."""
+    if isinstance(action, Patch):
+        return "heartbeat" if action.heartbeat else "change"
+    return "event" if isinstance(action, Event) else "object"

@@ -86,6 +86,10 @@ class Schedule:
             if entry is not None and one.moves_data:
                 self.next_at[one.name] = entry.last_at + self._pause(one, entry.last, ledger)
 
+    def again(self) -> None:
+        """Somebody asked: everything is due. What is in use is spared as ever."""
+        self.next_at.clear()
+
     def changed(self, now: float, ledger: Ledger) -> None:
         """A port's state changed, or a port came or went: what looks at links and devices is due."""
         for one in self.ladder.probes:

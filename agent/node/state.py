@@ -30,6 +30,8 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     since: str
     profile_hash: str
     delivered: State | None = None
+    recheck: str = ""
+    """The last request of a human that was done."""
 
 
 def load(path: Path, boot_id: str) -> Saved | None:

@@ -60,7 +60,7 @@ def _agents_ready(cluster: clusters.Cluster, *, restarts: int) -> bool:
     )
 
 
-@pytest.mark.timeout(400, func_only=True)
+@pytest.mark.timeout(500, func_only=True)
 def test_a_reboot_closes_the_node_until_it_is_proven_again(
     shown: demo.Demo, cluster: clusters.Cluster
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_reboot_closes_the_node_until_it_is_proven_again(
     cluster.nodes[name].reboot()
     cluster.wait_until("the taint", lambda: _taint(cluster, name) == "unverified", seconds=90)
     cluster.wait_until(
-        "a new proof", lambda: _verified_boot(cluster, name) not in {"", boot}, seconds=150
+        "a new proof", lambda: _verified_boot(cluster, name) not in {"", boot}, seconds=240
     )
     cluster.wait_until("the taint to go", lambda: _taint(cluster, name) is None, seconds=60)
     reported = cluster.get("node", name)["status"]["nodeInfo"]["bootID"]

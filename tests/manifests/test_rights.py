@@ -166,9 +166,15 @@ def test_agent_may_do_nothing_else(
     namespace: str,
     more: set[tuple[str, str, str]],
 ) -> None:
-    """No reading at all, and no node but its status."""
+    """Nothing but FabricNodes is read, and of nodes and FabricNodes only the status is written."""
     assert base
-    expected = {("", "nodes/status", "patch"), *more}
+    expected = {
+        ("", "nodes/status", "patch"),
+        ("fabric-readiness.dev", "fabricnodes", "get"),
+        ("fabric-readiness.dev", "fabricnodes", "watch"),
+        ("fabric-readiness.dev", "fabricnodes/status", "patch"),
+        *more,
+    }
     assert expected == _rights(apiserver, "fabric-agent", namespace)
 
 

@@ -41,6 +41,8 @@ metadata: {{name: {_NAMESPACE}}}
 rules:
   - {{apiGroups: [""], resources: [nodes/status], verbs: [patch]}}
   - {{apiGroups: [""], resources: [events], verbs: [create]}}
+  - {{apiGroups: [fabric-readiness.dev], resources: [fabricnodes], verbs: [get, watch]}}
+  - {{apiGroups: [fabric-readiness.dev], resources: [fabricnodes/status], verbs: [patch]}}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -110,6 +112,27 @@ class Subject:
                 env=environment,
                 stderr=log,
             )
+
+    def create_fabric_node(self) -> None:
+        """The node's FabricNode, as the gate makes it."""
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": self.name,
+            "uid": self.node()["metadata"]["uid"],
+        }
+        body = {
+            "apiVersion": "fabric-readiness.dev/v1alpha1",
+            "kind": "FabricNode",
+            "metadata": {"name": self.name, "ownerReferences": [owner]},
+        }
+        self.api.kubectl("create", "-f", "-", stdin=json.dumps(body))
+
+    def fabric_node(self) -> dict[str, Any]:
+        """The status of the node's FabricNode."""
+        said = self.api.kubectl("get", "fabricnode", self.name, "-o", "json")
+        found: dict[str, Any] = json.loads(said).get("status", {})
+        return found
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Ends the agent and gives its exit code."""
@@ -406,6 +429,66 @@ def test_a_broken_state_file_costs_a_new_verification(verified: Subject) -> None
     verified.start()
     verified.wait("False", "PortDown")
     assert "false" == verified.node()["metadata"]["labels"]["fabric-readiness.dev/verified"]
+
+
+def test_its_fabricnode_tells_the_rungs_and_takes_requests(verified: Subject) -> None:
+    """Written when there is one, on change only; a human's request has everything looked at again, once."""
+    verified.create_fabric_node()
+    what = "the FabricNode to be filled"
+    waiting.until(what, verified.fabric_node, seconds=60, detail=verified.log)
+    first = verified.fabric_node()
+    assert ("pass", "") == (first["outcome"], first["blockedRung"])
+    assert {"inventory": "pass", "driver": "pass"} == {
+        rung["name"]: rung["outcome"] for rung in first["rungs"]
+    }
+    assert (
+        verified.node()["metadata"]["annotations"]["fabric-readiness.dev/verified-boot-id"]
+        == (first["bootID"])
+    )
+    verified.machine.pull()
+    verified.wait("False", "PortDown")
+    waiting.until("word of it", lambda: verified.fabric_node()["outcome"] == "fail", seconds=20)
+    driver = next(one for one in verified.fabric_node()["rungs"] if one["name"] == "driver")
+    assert ("fail", "PortDown") == (driver["outcome"], driver["reason"])
+    assert "mlx5_0/1" in driver["message"]
+    assert "PortDown" == verified.fabric_node()["transitions"][-1]["reason"]
+    before = _runs(verified)
+    patch = json.dumps({"spec": {"recheck": "ticket 42"}})
+    verified.api.kubectl("patch", "fabricnode", verified.name, "--type=merge", "--patch", patch)
+    waiting.until(
+        "the request to be done",
+        lambda: verified.fabric_node()["recheck"] == "ticket 42",
+        seconds=60,
+        detail=verified.log,
+    )
+    assert all(runs > before[name] for name, runs in _runs(verified).items())
+
+
+def _runs(subject: Subject) -> dict[str, int]:
+    """How often each probe that moves nothing ran."""
+    page = f"http://127.0.0.1:{subject.port}/verdicts"
+    with urllib.request.urlopen(page, timeout=5) as answer:
+        found = json.load(answer)["probes"]
+    return {name: one["runs"] for name, one in found.items() if name != "loopback.bandwidth"}
+
+
+def test_fabricnode_of_another_node_object_is_left_alone(verified: Subject) -> None:
+    """One that belongs to the Node before it under the same name says nothing of this one."""
+    verified.create_fabric_node()
+    waiting.until("the status", verified.fabric_node, seconds=60, detail=verified.log)
+    verified.stop()
+    verified.make_anew()
+    verified.renew_token()
+    version = _version(verified)
+    verified.start()
+    verified.wait("True", "FabricVerified")
+    time.sleep(2)
+    assert version == _version(verified)
+
+
+def _version(subject: Subject) -> str:
+    said = subject.api.kubectl("get", "fabricnode", subject.name, "-o", "json")
+    return str(json.loads(said)["metadata"]["resourceVersion"])
 
 
 @pytest.mark.parametrize(
