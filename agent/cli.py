@@ -46,6 +46,10 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
         from agent.node import loop as node_loop  # noqa: PLC0415
 
         return node_loop.run(settings)
+    if options.dry_run:
+        from agent.gate import preview  # noqa: PLC0415
+
+        return preview.run(settings, as_json=options.json)
     from agent.gate import loop as gate_loop  # noqa: PLC0415
 
     return gate_loop.run(settings, lambda: load(options.config))
@@ -64,7 +68,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help=f"settings (default: {DEFAULT_PATH} if it exists)",
     )
-    common.add_argument("--log-level", choices=("debug", "info", "warning", "error"))
+    common.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        help="instead of the settings' log_level",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     checking = commands.add_parser(
         "check",
@@ -74,7 +82,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     checking.add_argument("--json", action="store_true", help="for programs")
     commands.add_parser("agent", parents=[common], help="run the node daemon (in a DaemonSet)")
-    commands.add_parser("gate", parents=[common], help="run the gate (in a Deployment)")
+    gating = commands.add_parser(
+        "gate",
+        parents=[common],
+        help="run the gate (in a Deployment), or ask what it would do",
+        description="With --dry-run, exit code: 0 no open node would be closed, 1 one would, 2 can't be asked.",
+    )
+    gating.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="print what mode enforce would do to each node now, over your kubeconfig; writes nothing",
+    )
+    gating.add_argument("--json", action="store_true", help="with --dry-run: for programs")
     commands.add_parser(
         "settings", parents=[common], help="print what is in force and where it came from"
     )

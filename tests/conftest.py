@@ -2,8 +2,9 @@
 
 Tests that need none of them run first. What the others need from the outside world is made before
 the first test; then this process moves into a network namespace of its own
-(`tests/cluster/network.py`) and stays there. While the tests of the API server run, which mostly
-wait, the cluster boots and the tests inside its guests run beside them (`tests/cluster/ahead.py`).
+(`tests/cluster/network.py`) and stays there. The tests of the API server mostly wait: a pytest of
+their own runs them (`tests/cluster/beside.py`) while the cluster boots, the tests inside its guests
+run (`tests/cluster/ahead.py`), and then those of the cluster. Their results come last.
 """
 
 import tempfile
@@ -12,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import guest_tests
+from tests.cluster import guest_tests, reports
 
 if not guest_tests.is_inside():  # a guest needs none of it, and importing it there takes seconds
-    from tests.cluster import ahead, controlplane, network, node, prepare
+    from tests.cluster import ahead, beside, controlplane, network, node, prepare
     from tests.cluster import cluster as clusters
 
 # Beyond starting what it needs, which happens in the fixture and is not counted.
@@ -25,6 +26,8 @@ _CRD = Path(__file__).parents[1] / "manifests/base/fabricnodes.yaml"
 _images = pytest.StashKey[Path]()
 _in_guest = pytest.StashKey[list[str]]()
 _ahead = pytest.StashKey["ahead.Ahead"]()
+_apart = pytest.StashKey[list[str]]()
+_beside = pytest.StashKey["beside.Beside"]()
 
 
 @pytest.fixture(scope="session")
@@ -59,11 +62,15 @@ def _work(config: pytest.Config) -> "ahead.Ahead":
     if _ahead not in config.stash:
         inside: list[str] = config.stash[_in_guest]
         config.stash[_ahead] = ahead.Ahead(config, config.stash[_images], inside)
+        if apart := config.stash[_apart]:
+            config.stash[_beside] = beside.Beside(config, apart)
     return config.stash[_ahead]
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Ends the cluster, if one was started; its logs stay after a failure."""
+    if _beside in session.config.stash:
+        session.config.stash[_beside].stop()
     if _ahead in session.config.stash:
         session.config.stash[_ahead].stop(keep_logs=exitstatus != pytest.ExitCode.OK)
 
@@ -86,7 +93,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _order(item: pytest.Item) -> int:
-    ranks = {"apiserver": 1, "in_guest": 2, "cluster": 3}
+    ranks = {"in_guest": 1, "cluster": 2, "apiserver": 3}
     return min((rank for name, rank in ranks.items() if item.get_closest_marker(name)), default=0)
 
 
@@ -100,9 +107,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if "cluster" in markers:
             print()
             session.config.stash[_images] = prepare.everything()
-            session.config.stash[_in_guest] = [
-                item.nodeid for item in session.items if item.get_closest_marker("in_guest")
-            ]
+            for key, marker in ((_in_guest, "in_guest"), (_apart, "apiserver")):
+                session.config.stash[key] = [
+                    item.nodeid for item in session.items if item.get_closest_marker(marker)
+                ]
             network.enter()
         elif "apiserver" in markers:
             prepare.control_plane()
@@ -110,16 +118,20 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    """Starts what runs beside, and reports a test that ran inside a guest."""
+    """Starts what runs beside, and reports a test that ran inside a guest or in the other pytest."""
     config = item.config
     if guest_tests.is_inside():
         return None
     if _images in config.stash and _order(item) > 0:
         _work(config)
-    if not item.get_closest_marker("in_guest"):
+    if item.get_closest_marker("in_guest"):
+        found = _work(config).reports()[item.nodeid]
+    elif _beside in config.stash and item.get_closest_marker("apiserver"):
+        found = config.stash[_beside].reports(item.nodeid)
+    else:
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    for report in _work(config).reports()[item.nodeid]:
+    for report in found:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
@@ -137,6 +149,6 @@ def pytest_runtest_makereport(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Inside a guest: hands each report to the machine outside."""
-    if guest_tests.is_inside():
-        config.pluginmanager.register(guest_tests.ReportWriter(config))
+    """In a pytest that another one started: hands each report to that one."""
+    if reports.are_wanted():
+        config.pluginmanager.register(reports.Writer(config))

@@ -36,6 +36,17 @@ def test_every_reason_is_documented() -> None:
     assert set() == missing
 
 
+def test_the_failure_table_names_tests_that_there_are() -> None:
+    """manifests/README.md says for each situation which test shows it."""
+    page = (_ROOT / "manifests/README.md").read_text()
+    rows = re.findall(r"^\| [^|]+ \| [^|]+ \| ([^|]*`[^|]*) \|$", page, flags=re.MULTILINE)
+    assert len(rows) > 15
+    sources = "".join(path.read_text() for path in (_ROOT / "tests").rglob("test_*.py"))
+    for row in rows:
+        for name in re.findall(r"`(\w+)`", row):
+            assert f"def test_{name}(" in sources, name
+
+
 def _reasons(path: pathlib.Path) -> set[str]:
     """CamelCase string literals of a module, docstrings aside."""
     tree = ast.parse(path.read_text())

@@ -86,6 +86,21 @@ class Leader:
             self._changed()
 
 
+def made_at(api: connection.Connection, namespace: str) -> float | None:
+    """When the Lease was made, in seconds since 1970; None where there is none.
+
+    Raises:
+        ApiError: any of its kinds.
+    """
+    try:
+        lease = api.get(f"{_path(namespace)}/{NAME}")
+    except errors.Conflict as error:
+        if error.gone:
+            return None
+        raise
+    return _created(lease)
+
+
 class _ResignedError(Exception):
     """The client's election knows no other end."""
 
@@ -159,8 +174,7 @@ class _Lease:
 
     def _take(self, lease: dict[str, Any]) -> None:
         self._seen = lease
-        created = dt.datetime.fromisoformat(lease["metadata"]["creationTimestamp"])
-        self.created = created.timestamp()
+        self.created = _created(lease)
 
     def _record(self) -> LeaderElectionRecord:
         spec = self._seen.get("spec") or {}
@@ -170,6 +184,10 @@ class _Lease:
             spec.get("acquireTime"),
             spec.get("renewTime"),
         )
+
+
+def _created(lease: dict[str, Any]) -> float:
+    return dt.datetime.fromisoformat(lease["metadata"]["creationTimestamp"]).timestamp()
 
 
 def _spec(record: LeaderElectionRecord) -> dict[str, Any]:

@@ -132,6 +132,8 @@ class Keeper:
             _log.info("new orders: %s", orders)
         if acting != self._acting:
             _log.info("the gate sees the cluster and leads" if acting else "the gate holds")
+        if acting:
+            self._warn()
         self._acting = acting
         self._forget()
         now = time.monotonic()
@@ -141,6 +143,15 @@ class Keeper:
             if (node := self._view.node(name)) is not None:
                 self._count_in(node)
         return acting
+
+    def _warn(self) -> None:
+        """Says what is probably not meant."""
+        nodes = [node for name in self._view.names() if (node := self._view.node(name))]
+        if not nodes:
+            _log.warning("no node is in a pool: nothing is gated until nodes have the pool's label")
+        if control_plane := sorted(node.name for node in nodes if node.control_plane):
+            shown = ", ".join(control_plane[:_NAMES_IN_EVENT])
+            _log.warning("control-plane nodes are in a pool: %s (%d)", shown, len(control_plane))
 
     def _forget(self) -> None:
         """Forgets what this gate knows beyond what it sees; what is being written stays known."""

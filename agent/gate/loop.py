@@ -3,7 +3,6 @@
 Its taints stay when it ends. Each replica watches and serves metrics; the one that leads decides.
 """
 
-import functools
 import logging
 import signal
 import threading
@@ -15,19 +14,16 @@ import msgspec
 from agent import endpoint
 from agent.cluster import connection, errors, leader
 from agent.gate import (
-    breaker,
-    decision,
     events,
     fabricnodes,
     hands,
     keeper,
     metrics,
-    records,
+    sources,
     taints,
     view,
     watch,
 )
-from agent.gate.keeper import Orders
 from agent.settings import GateSettings, Settings, SettingsError
 
 # A step waits a minute at most and makes a few calls with deadlines of their own.
@@ -79,28 +75,6 @@ def run(settings: Settings, read_again: Callable[[], Settings]) -> int:
     return code
 
 
-def orders(gate: GateSettings) -> Orders:
-    """What of the settings may change while the gate runs."""
-    return Orders(
-        rules=decision.Rules(
-            absence_grace_seconds=gate.absence_grace_seconds, stable_seconds=gate.stable_seconds
-        ),
-        limits=breaker.Limits(
-            recent_percent=gate.breaker.recent_percent,
-            recent_seconds=gate.breaker.recent_seconds,
-            total_percent=gate.breaker.total_percent,
-            absent_percent=gate.breaker.absent_percent,
-        ),
-        enforcing=gate.mode == "enforce",
-        writing=True,
-    )
-
-
-def selector(gate: GateSettings) -> str:
-    """The label selector of the nodes that are gated."""
-    return ",".join(filter(None, (gate.pool_label, gate.node_selector)))
-
-
 class _Parts:
     """What runs, and how it is known to run."""
 
@@ -109,36 +83,20 @@ class _Parts:
         self.counters = metrics.Metrics()
         self._refused = ""
         self._view = view.View()
-        read_node = functools.partial(
-            records.node_view, taint_key=gate.taint_key, pool_label=gate.pool_label
-        )
-        nodes = watch.Collection(
-            what="nodes",
-            path=taints.NODES,
-            query={"labelSelector": selector(gate)},
-            read=read_node,
-        )
-        pods = watch.Collection(
-            what="pods",
-            path=f"/api/v1/namespaces/{gate.namespace}/pods",
-            query={"labelSelector": gate.agent_selector},
-            read=records.agent_pod,
-        )
-        objects = watch.Collection(
-            what="fabricnodes",
-            path=fabricnodes.PATH,
-            query={"labelSelector": f"{fabricnodes.GATE}={gate.namespace}"},
-            read=records.fabric_node,
-        )
+        nodes, pods, objects = sources.nodes(gate), sources.pods(gate), sources.fabric_nodes(gate)
         self._leader = leader.Leader(api, gate.namespace, self._view.wake)
         crew = hands.Hands(
-            taints.Writer(api, read_node, key=gate.taint_key, selector=selector(gate)),
+            taints.Writer(
+                api, nodes.read, key=gate.taint_key, selector=nodes.query["labelSelector"]
+            ),
             fabricnodes.Writer(api, gate.namespace),
             events.Events(api, gate.namespace, self.counters),
             self.counters,
             self._view.wake,
         )
-        self._keeper = keeper.Keeper(self._view, self._leader, crew, orders(gate), self.counters)
+        self._keeper = keeper.Keeper(
+            self._view, self._leader, crew, sources.orders(gate), self.counters
+        )
         node_watch = watch.Watch(api, nodes, self._view.nodes, self.counters)
         pod_watch = watch.Watch(api, pods, self._view.pods, self.counters)
         object_watch = watch.Watch(api, objects, self._view.fabric_nodes, self.counters)
@@ -190,7 +148,7 @@ class _Parts:
             _log.info("the settings changed so that the gate has to start anew")
             return False
         self._gate = gate
-        self._keeper.order(orders(gate))
+        self._keeper.order(sources.orders(gate))
         return True
 
     def healthy(self) -> str:

@@ -26,6 +26,9 @@ _LAST_DELAY_SECONDS = 30.0
 # the server can't serve (a restored etcd is behind what was seen before).
 _FAILURES_BEFORE_LIST = 4
 
+# Objects per page of a list: bounds the memory that it takes in a cluster of any size.
+PAGE = 500
+
 _log = logging.getLogger(__name__)
 
 
@@ -43,6 +46,34 @@ class Collection(Generic[R]):
     read: Callable[[object], R | None]
 
 
+def listed(
+    api: connection.Connection, collection: Collection[R], page: int = PAGE
+) -> tuple[dict[str, R], str]:
+    """All of a collection, page by page, and the version at which it was so.
+
+    Raises:
+        ApiError: any of its kinds.
+    """
+    found: dict[str, R] = {}
+    token = ""
+    while True:
+        query = {**collection.query, "limit": str(page)}
+        if token:
+            query["continue"] = token
+        answer = api.get(collection.path, query)
+        if not isinstance(answer, dict) or not isinstance(answer.get("metadata"), dict):
+            raise errors.Unreachable(f"the list of {collection.what} is no list")
+        items = answer.get("items") or []  # Go writes an empty list as null
+        for record in map(collection.read, items):
+            if record:
+                found[record.name] = record
+        metadata = answer["metadata"]
+        # All pages show the state at one version.
+        token = metadata.get("continue") or ""
+        if not token:
+            return found, metadata["resourceVersion"]
+
+
 class Watch(Generic[R]):
     """Keeps a mirror true to a collection, until told to stop."""
 
@@ -55,7 +86,7 @@ class Watch(Generic[R]):
         *,
         session_seconds: float = 120.0,
         margin_seconds: float = 15.0,
-        page: int = 500,
+        page: int = PAGE,
     ) -> None:
         """Prepares; `run` does it.
 
@@ -66,7 +97,7 @@ class Watch(Generic[R]):
             counters: where it is counted.
             session_seconds: how long the server keeps one watch open.
             margin_seconds: a connection that said nothing for a session and this long is dead.
-            page: objects per page of a list; bounds the memory it takes in a cluster of any size.
+            page: objects per page of a list.
         """
         self._api = api
         self._collection: Collection[R] = collection
@@ -111,31 +142,10 @@ class Watch(Generic[R]):
         return random.uniform(0, min(ceiling, _LAST_DELAY_SECONDS))  # noqa: S311  (no secret)
 
     def _list(self) -> None:
-        """Replaces the mirror by what is there now, page by page, when all pages have come."""
-        found: dict[str, R] = {}
-        token, version = "", ""
-        while True:
-            query = {**self._collection.query, "limit": str(self._page)}
-            if token:
-                query["continue"] = token
-            page = self._get(query)
-            items = page.get("items") or []  # Go writes an empty list as null
-            for record in map(self._collection.read, items):
-                if record:
-                    found[record.name] = record
-            metadata = page["metadata"]
-            # All pages show the state at one version.
-            version, token = metadata["resourceVersion"], metadata.get("continue") or ""
-            if not token:
-                break
+        """Replaces the mirror by what is there now, when all pages have come."""
+        found, version = listed(self._api, self._collection, self._page)
         self._mirror.replace(found)
         self._version = version
-
-    def _get(self, query: Mapping[str, str]) -> dict[str, Any]:
-        answer = self._api.get(self._collection.path, query)
-        if not isinstance(answer, dict) or not isinstance(answer.get("metadata"), dict):
-            raise errors.Unreachable(f"the list of {self._collection.what} is no list")
-        return answer
 
     def _follow(self) -> None:
         """Takes over changes until the server ends the watch."""

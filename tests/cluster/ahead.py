@@ -1,7 +1,6 @@
-"""What runs beside other tests: the shared cluster boots, and the tests inside its guests run, half in each.
+"""The shared cluster boots, and the tests inside its guests run, half in each, in a thread of their own.
 
-Tests of the API server mostly wait for it, so the machine has time for this. The thread lives as long as the run: the
-cluster's programs end with the thread that started them.
+The thread lives as long as the run: the cluster's programs end with the thread that started them.
 """
 
 import concurrent.futures

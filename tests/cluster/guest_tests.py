@@ -5,15 +5,13 @@ crosses as JSON, in pytest's own form, so a failure shows the guest's traceback 
 happened here.
 """
 
-import json
 import os
-import pathlib
 import shlex
 from collections.abc import Sequence
 
 import pytest
 
-from tests.cluster import cache, disk, node
+from tests.cluster import cache, disk, node, reports
 
 # Set inside the guest: there such a test just runs.
 INSIDE = "FABRIC_READY_IN_GUEST"
@@ -25,19 +23,6 @@ _SECONDS_PER_TEST = 120
 def is_inside() -> bool:
     """Whether this process runs in a guest."""
     return INSIDE in os.environ
-
-
-class ReportWriter:
-    """Inside: a plugin that keeps every report for the machine outside."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Appends one report, in the form in which pytest itself sends them between processes."""
-        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
-        with pathlib.Path(os.environ[INSIDE]).open("a") as file:
-            file.write(json.dumps(data) + "\n")
 
 
 def run(
@@ -53,18 +38,19 @@ def run(
     lines = guest.run(f"cat {_REPORTS}", check=False).stdout.splitlines()
     found: dict[str, list[pytest.TestReport]] = {node_id: [] for node_id in node_ids}
     for line in lines:
-        report = config.hook.pytest_report_from_serializable(config=config, data=json.loads(line))
+        report = reports.read(config, line)
         found[report.nodeid].append(report)
-    for node_id, reports in found.items():
-        if not reports or reports[-1].when != "teardown":
-            reports.append(_lost(node_id, said))
+    for node_id, given in found.items():
+        if not given or not reports.is_last(given[-1]):
+            given.append(reports.lost(node_id, "inside the guest", said))
     return found
 
 
 def _run_pytest(guest: node.Node, node_ids: Sequence[str]) -> str:
     """What pytest said inside the guest."""
     environment = {
-        INSIDE: _REPORTS,
+        INSIDE: "1",
+        reports.VARIABLE: _REPORTS,
         "PYTHONPATH": f"{disk.PYTHON_FOLDER}:/src",
         "PYTHONDONTWRITEBYTECODE": "1",  # the checkout is read-only there
         "HYPOTHESIS_STORAGE_DIRECTORY": "/tmp/hypothesis",
@@ -85,15 +71,3 @@ def _run_pytest(guest: node.Node, node_ids: Sequence[str]) -> str:
     except cache.RigError as error:
         return str(error)
     return (done.stdout + done.stderr)[-6000:]
-
-
-def _lost(node_id: str, said: str) -> pytest.TestReport:
-    file, name = node_id.split("::", 1)
-    return pytest.TestReport(
-        nodeid=node_id,
-        location=(file, None, name),
-        keywords={},
-        outcome="failed",
-        longrepr=f"gave no result inside the guest, where pytest said:\n{said}",
-        when="call",
-    )

@@ -4,7 +4,9 @@ import contextlib
 import datetime as dt
 import http.client
 import json
+import os
 import pathlib
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -349,6 +351,55 @@ def test_second_replica_takes_over_when_the_first_is_killed(
         pool.report(node, "True", "FabricVerified")
         until(second, "the taint to go", lambda: pool.taint(node) is None, seconds=40)
         first.killed = True
+
+
+def test_what_is_probably_not_meant_is_said(pool: objects.Pool, tmp_path: pathlib.Path) -> None:
+    """A selector that chooses nobody, and one that chooses the control plane."""
+    with gate(pool, tmp_path, node_selector="example.org/no=where") as running:
+        until(running, "word", lambda: "no node is in a pool" in running.program.tail())
+    node = pool.add()
+    pool.api.kubectl("label", "node", node, "node-role.kubernetes.io/control-plane=")
+    with gate(pool, tmp_path) as running:
+        words = f"control-plane nodes are in a pool: {node} (1)"
+        until(running, "word", lambda: words in running.program.tail())
+
+
+def test_dry_run_tells_what_enforce_would_do(pool: objects.Pool, tmp_path: pathlib.Path) -> None:
+    """As a table and as JSON, with an exit code; written is nothing."""
+    silent, failing = pool.add("silent"), pool.add("failing", taints=[])
+    closed, proven = pool.add("closed", taints=[STARTUP]), _verified(pool, "proven")
+    pool.report(failing, "False", "PortDown", rung="driver")
+    nodes = (silent, failing, closed, proven)
+    before = [pool.get(node)["metadata"]["resourceVersion"] for node in nodes]
+    code, said = _dry_run(pool, tmp_path)
+    assert 1 == code
+    assert "4 nodes: mode enforce would close 1 that are open now, and adopt 1." in said
+    assert "FabricReady is False (PortDown)" in said
+    code, said = _dry_run(pool, tmp_path, "--json")
+    assert [
+        (closed, "unverified", "unverified", "unreported"),
+        (failing, None, "driver", "not_ready"),
+        (proven, None, None, "ready"),
+        (silent, None, None, "adopted"),
+    ] == [(one["node"], one["taint"], one["would_be"], one["cause"]) for one in json.loads(said)]
+    assert before == [pool.get(node)["metadata"]["resourceVersion"] for node in nodes]
+    pool.report(failing, "True", "FabricVerified")
+    assert 0 == _dry_run(pool, tmp_path)[0]
+
+
+def _dry_run(pool: objects.Pool, folder: pathlib.Path, *more: str) -> tuple[int, str]:
+    path = folder / "dry-run.yaml"
+    values = {"pool_label": pool.label, "namespace": pool.namespace, "mode": "observe"}
+    path.write_text(json.dumps({"gate": values}))
+    done = subprocess.run(
+        [sys.executable, "-m", "agent", "gate", "--dry-run", "--config", path, *more],
+        cwd=PROJECT,
+        env={**os.environ, "KUBECONFIG": str(pool.api.admin_kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, " ".join(done.stdout.split()) if not more else done.stdout
 
 
 def test_wrong_settings_change_nothing(pool: objects.Pool, tmp_path: pathlib.Path) -> None:
