@@ -2,12 +2,16 @@
 
 import io
 import json
+import time
 
 import pytest
 import rich.console
 
 from tests.cluster import cluster as clusters
 from tests.cluster import demo
+
+# What the demo's overlay allows an agent to be away.
+_GRACE_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +35,10 @@ def test_the_scheduler_names_the_taint(shown: demo.Demo) -> None:
     assert "2 node(s) had untolerated taint" in words
 
 
-def test_an_agent_that_dies_costs_nothing(shown: demo.Demo, cluster: clusters.Cluster) -> None:
-    """SIGKILL to the agent: the kubelet starts it again, the condition does not move, no taint comes."""
+def test_an_agent_that_hangs_is_seen_and_one_that_dies_costs_nothing(
+    shown: demo.Demo, cluster: clusters.Cluster
+) -> None:
+    """SIGSTOP: its pod is not ready. SIGKILL: it starts again, the condition does not move, no taint comes."""
     assert shown.rows
     before = cluster.condition("node-a", "FabricReady")
     mine = "tr '\\0' ' ' < $p/cmdline 2>/dev/null | grep -q 'fabric-ready agent $'"
@@ -40,9 +46,11 @@ def test_an_agent_that_dies_costs_nothing(shown: demo.Demo, cluster: clusters.Cl
     guest = cluster.nodes["node-a"]
     pids = guest.run(find, check=False).stdout.split()
     assert 1 == len(pids)
+    guest.run(f"kill -STOP {pids[0]}")
+    cluster.wait_until("the pod to be unready", lambda: _agents_ready(cluster) == 1, seconds=60)
     guest.run(f"kill -9 {pids[0]}")
     cluster.wait_until(
-        "the agent to be ready again", lambda: _agents_ready(cluster, restarts=1), seconds=120
+        "the agent to be ready again", lambda: _agents_ready(cluster) == 2, seconds=120
     )
     after = cluster.condition("node-a", "FabricReady")
     assert before["lastTransitionTime"] == after["lastTransitionTime"]
@@ -50,14 +58,40 @@ def test_an_agent_that_dies_costs_nothing(shown: demo.Demo, cluster: clusters.Cl
     assert "taints" not in cluster.get("node", "node-a")["spec"]
 
 
-def _agents_ready(cluster: clusters.Cluster, *, restarts: int) -> bool:
-    pods = cluster.get(
-        "pods", "--namespace", demo.NAMESPACE, "--selector=app.kubernetes.io/name=fabric-agent"
+def _agents_ready(cluster: clusters.Cluster) -> int:
+    status = cluster.get("daemonset", "fabric-agent", "--namespace", demo.NAMESPACE)["status"]
+    return int(status.get("numberReady", 0))
+
+
+@pytest.mark.timeout(400, func_only=True)
+def test_a_bad_image_everywhere_closes_nobody(shown: demo.Demo, cluster: clusters.Cluster) -> None:
+    """No agent starts for longer than the grace: the nodes stay open, and it is said; undone, nothing has moved."""
+    assert shown.rows
+    before = {name: cluster.condition(name, "FabricReady") for name in cluster.nodes}
+    workload = ("daemonset/fabric-agent", "--namespace", demo.NAMESPACE)
+    cluster.kubectl("set", "image", *workload, "agent=localhost/no-such-image:1")
+    cluster.kubectl(
+        "delete", "pods", "--namespace", demo.NAMESPACE, "--wait=false",
+        "--selector=app.kubernetes.io/name=fabric-agent",
+    )  # fmt: skip
+    cluster.wait_until("no agent", lambda: _agents_ready(cluster) == 0, seconds=60)
+    cluster.wait_until("word of it", lambda: _said_of_breaker(cluster), seconds=60)
+    time.sleep(_GRACE_SECONDS + 5)
+    assert [None, None] == [_taint(cluster, name) for name in cluster.nodes]
+    cluster.kubectl("rollout", "undo", *workload)
+    cluster.wait_until("all agents", lambda: _agents_ready(cluster) == 2, seconds=180)
+    assert [None, None] == [_taint(cluster, name) for name in cluster.nodes]
+    after = {name: cluster.condition(name, "FabricReady") for name in cluster.nodes}
+    assert {name: one["lastTransitionTime"] for name, one in before.items()} == {
+        name: one["lastTransitionTime"] for name, one in after.items()
+    }
+
+
+def _said_of_breaker(cluster: clusters.Cluster) -> bool:
+    events = cluster.get(
+        "events", "--namespace", demo.NAMESPACE, "--field-selector=reason=FabricBreakerOpen"
     )["items"]
-    states = [pod["status"].get("containerStatuses", [{}])[0] for pod in pods]
-    return all(state.get("ready") for state in states) and restarts == sum(
-        state.get("restartCount", 0) for state in states
-    )
+    return any("(agent)" in one["message"] for one in events)
 
 
 @pytest.mark.timeout(500, func_only=True)
