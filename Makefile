@@ -45,7 +45,7 @@ check: venv ## Style, types, import arrows, YAML and packaging metadata
 	$(BIN)/validate-pyproject pyproject.toml
 
 .PHONY: bench
-bench: venv ## Measure against the budgets; table and build/bench.json (root; takes 20 minutes)
+bench: venv ## Measure against the budgets; table and build/bench.json (root; takes half an hour)
 	@mkdir -p build
 	@$(BIN)/python -m tests.cluster.bench $(ARGS)
 

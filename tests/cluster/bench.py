@@ -7,22 +7,17 @@ CPU shares are upper bounds.
 """
 
 import argparse
-import dataclasses
 import json
-import os
-import pathlib
-import platform
 import re
 import statistics
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
 
 import rich.console
 import rich.table
 
-from tests.cluster import cache, demo, image, node, prepare
+from tests.cluster import cache, demo, image, node, prepare, results, scale
 from tests.cluster import cluster as clusters
 from tests.cluster.watching import NodeWatch
 
@@ -33,16 +28,6 @@ _ROUNDS = 3
 _PROBES = "PYTHONPATH=/opt/python:/src python3 -m probes"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """One line of the table. `target` is words with a number (`<= 64`); `peer` a reference of the same run."""
-
-    value: float
-    unit: str
-    target: str
-    peer: float | None = None
-
-
 def main() -> int:
     """Measures everything; 0 when all was measured, whatever the numbers are."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
@@ -50,11 +35,15 @@ def main() -> int:
         "--quiet-seconds", type=int, default=_QUIET_SECONDS, help="length of the quiet time"
     )
     parser.add_argument("--pulls", type=int, default=_PULLS, help="how often the cable is pulled")
+    parser.add_argument("--nodes", type=int, default=scale.NODES, help="simulated for the gate")
     options = parser.parse_args()
     console = rich.console.Console(width=120 if not sys.stdout.isatty() else None)
     try:
         images = prepare.everything()
-        results = _of_earlier_runs()  # before the run's network closes: it may have to build
+        found = _of_earlier_runs()  # before the run's network closes: it may have to build
+        # Before the guests boot: they would take what is measured.
+        found |= scale.measure(options.nodes)
+        results.write(found)
         running = clusters.Cluster.start(2, images=images)
     except cache.RigError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -65,24 +54,24 @@ def main() -> int:
         steps.install()
         guest = running.nodes["node-a"]
         # Written after each part: the last takes ten minutes, and should cost nothing but itself.
-        results["loopback_ratio"] = _loopback(guest)
-        results["local_ladder_seconds"] = _ladder(guest)
-        _write(results)
-        results["port_down_to_condition_seconds_p95"] = _port_down(running, "node-b", options.pulls)
-        _write(results)
-        results |= _of_quiet_time(guest, options.quiet_seconds)
-        _write(results)
+        found["loopback_ratio"] = _loopback(guest)
+        found["local_ladder_seconds"] = _ladder(guest)
+        results.write(found)
+        found["port_down_to_condition_seconds_p95"] = _port_down(running, "node-b", options.pulls)
+        results.write(found)
+        found |= _of_quiet_time(guest, options.quiet_seconds)
+        results.write(found)
         good = True
     except (cache.RigError, demo.DifferenceError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     finally:
         running.stop(keep_logs=not good)
-    console.print(_table(results))
+    console.print(results.table(found))
     return 0
 
 
-def _of_quiet_time(guest: node.Node, seconds: int) -> dict[str, Result]:
+def _of_quiet_time(guest: node.Node, seconds: int) -> dict[str, results.Result]:
     """Memory, CPU and API writes of one node's agent while nothing happens."""
     cgroup = _agent_cgroup(guest)
     cpu_before, writes_before = _cpu_seconds(guest, cgroup), _writes(guest)
@@ -91,11 +80,11 @@ def _of_quiet_time(guest: node.Node, seconds: int) -> dict[str, Result]:
     cpu, writes = _cpu_seconds(guest, cgroup) - cpu_before, _writes(guest) - writes_before
     took = time.monotonic() - started
     return {
-        "agent_pss_mib": Result(value=_pss_mib(guest, cgroup), unit="MiB", target="<= 64"),
-        "agent_cpu_core_percent": Result(
+        "agent_pss_mib": results.Result(value=_pss_mib(guest, cgroup), unit="MiB", target="<= 64"),
+        "agent_cpu_core_percent": results.Result(
             value=100 * cpu / took, unit="% of an emulated core", target="<= 0.5"
         ),
-        "quiet_writes_per_hour": Result(value=3600 * writes / took, unit="1/h", target="0"),
+        "quiet_writes_per_hour": results.Result(value=3600 * writes / took, unit="1/h", target="0"),
     }
 
 
@@ -131,7 +120,7 @@ def _writes(guest: node.Node) -> float:
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if "heartbeat" not in line)
 
 
-def _port_down(running: clusters.Cluster, name: str, pulls: int) -> Result:
+def _port_down(running: clusters.Cluster, name: str, pulls: int) -> results.Result:
     """Cable pulled until the condition is False on the API server, several times; the largest, being the p95 of few."""
     times = []
     for _ in range(pulls):
@@ -142,10 +131,10 @@ def _port_down(running: clusters.Cluster, name: str, pulls: int) -> Result:
             times.append(watch.wait_for("False", seconds=60, since=pulled))
             running.nodes[name].plug_cable()
             watch.wait_for("True", seconds=240)
-    return Result(value=max(times), unit=f"s (largest of {pulls})", target="<= 2")
+    return results.Result(value=max(times), unit=f"s (largest of {pulls})", target="<= 2")
 
 
-def _ladder(guest: node.Node) -> Result:
+def _ladder(guest: node.Node) -> results.Result:
     """All local rungs in one go, as `fabric-ready check`."""
     times = []
     for _ in range(3):
@@ -154,16 +143,16 @@ def _ladder(guest: node.Node) -> Result:
             "PYTHONPATH=/opt/python:/src python3 -m agent check --json", timeout=180, check=False
         )
         times.append(time.monotonic() - started)
-    return Result(value=statistics.median(times), unit="s (emulated CPU)", target="<= 5")
+    return results.Result(value=statistics.median(times), unit="s (emulated CPU)", target="<= 5")
 
 
-def _loopback(guest: node.Node) -> Result:
+def _loopback(guest: node.Node) -> results.Result:
     """Our rate against ib_write_bw's, same device, turn by turn."""
     ours, theirs = [], []
     for _ in range(_ROUNDS):
         ours.append(_our_rate(guest))
         theirs.append(_perftest_rate(guest))
-    return Result(
+    return results.Result(
         value=statistics.median(ours) / statistics.median(theirs),
         unit="of ib_write_bw",
         target=">= 0.98",
@@ -186,44 +175,23 @@ def _perftest_rate(guest: node.Node) -> float:
     return float(line[3]) * 1e9
 
 
-def _of_earlier_runs() -> dict[str, Result]:
+def _of_earlier_runs() -> dict[str, results.Result]:
     """What the image build and the last `make test` and `make demo` left behind."""
     built = image.build_image(prepare.DOCKERFILE, prepare.DOCKERFILE.parent)
-    results = {"image_mb": Result(value=built.megabytes, unit="MB", target="<= 250")}
+    found = {"image_mb": results.Result(value=built.megabytes, unit="MB", target="<= 250")}
     with_demo, with_tests = _BUILD / "demo.json", _BUILD / "tests.xml"
     if with_demo.exists():
         seconds = json.loads(with_demo.read_text())["seconds"]
-        results["demo_seconds_warm"] = Result(value=seconds, unit="s (last run)", target="<= 180")
+        found["demo_seconds_warm"] = results.Result(
+            value=seconds, unit="s (last run)", target="<= 180"
+        )
     if with_tests.exists():
         suites = ET.parse(with_tests).getroot().findall("testsuite")  # noqa: S314  (our own file)
         seconds = sum(float(suite.get("time", 0)) for suite in suites)
-        results["test_seconds_warm"] = Result(value=seconds, unit="s (last run)", target="<= 600")
-    return results
-
-
-def _write(results: dict[str, Result]) -> None:
-    _BUILD.mkdir(exist_ok=True)
-    machine = {"cores": os.cpu_count(), "kernel": platform.release(), "processor": _processor()}
-    table = {name: dataclasses.asdict(result) for name, result in results.items()}
-    (_BUILD / "bench.json").write_text(json.dumps({**table, "machine": machine}, indent=1) + "\n")
-
-
-def _processor() -> str:
-    lines: Sequence[str] = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    return next(
-        (line.split(": ", 1)[1] for line in lines if line.startswith("model name")),
-        platform.machine(),
-    )
-
-
-def _table(results: dict[str, Result]) -> rich.table.Table:
-    table = rich.table.Table(title="Measured against the budgets")
-    for column in ("name", "value", "unit", "target", "peer"):
-        table.add_column(column)
-    for name, result in results.items():
-        peer = "" if result.peer is None else f"{result.peer:.4g}"
-        table.add_row(name, f"{result.value:.4g}", result.unit, result.target, peer)
-    return table
+        found["test_seconds_warm"] = results.Result(
+            value=seconds, unit="s (last run)", target="<= 600"
+        )
+    return found
 
 
 if __name__ == "__main__":

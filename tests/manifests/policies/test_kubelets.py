@@ -58,7 +58,7 @@ def test_reserved_names_are_not_a_kubelets(
     name = f"{node}-2"
     with pytest.raises(cache.RigError, match=reserved):
         _register(
-            callers.kubelet_of(apiserver, name, pathlib.Path("/tmp")),
+            callers.kubelet_of(apiserver, name, tmp_path),
             name,
             **{f"{callers.PREFIX}/verified": "true"},
         )
