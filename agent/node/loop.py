@@ -10,7 +10,7 @@ from agent import endpoint
 from agent.cluster import api as cluster_api
 from agent.cluster import errors
 from agent.cluster import token as tokens
-from agent.node import announce, clock, condition, ladder, ledger, outbox, probing, state
+from agent.node import announce, clock, condition, ladder, ledger, outbox, probing, state, verified
 from agent.node.condition import Condition
 from agent.node.ladder import Ladder
 from agent.node.ledger import Ledger, Run
@@ -75,6 +75,7 @@ class Daemon:
         self._boot_id = _boot_id(settings)
         self._profile_hash = probing.judged_by(settings)
         self._path = Path(settings.node.run_dir) / "state.json"
+        self._verified = verified.VerifiedFile(self._path.parent, self._boot_id)
         self._ledger = Ledger(boot_id=self._boot_id)
         saved = self._restore()
         self._condition: Condition | None = saved.condition if saved else None
@@ -235,6 +236,7 @@ class Daemon:
         )
         if before is None or (before.status, before.reason) != (now.status, now.reason):
             self._announce(now)
+        self._verified.update(self._ledger, self._ladder)
         self.metrics.show_state(now, self._ledger, self._ladder)
         self._report.show(now, self._ledger)
 
