@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from agent import VERSION, check, logs, show_settings
+from agent import VERSION, check, logs, show_settings, wait
 from agent.settings import DEFAULT_PATH, Settings, SettingsError, explain, load
 
 EXIT_USAGE = 64
@@ -42,6 +42,8 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
         return check.run(settings, as_json=options.json)
     if options.command == "settings":
         return show_settings.run(settings)
+    if options.command == "wait":
+        return wait.run(settings)
     if options.command == "agent":
         from agent.node import loop as node_loop  # noqa: PLC0415
 
@@ -94,6 +96,12 @@ def _parser() -> argparse.ArgumentParser:
         help="print what mode enforce would do to each node now, over your kubeconfig; writes nothing",
     )
     gating.add_argument("--json", action="store_true", help="with --dry-run: for programs")
+    commands.add_parser(
+        "wait",
+        parents=[common],
+        help="wait until this node has proven its fabric (in a device plugin's init container)",
+        description="Exit code: 0 proven in this boot, 1 this boot has no id, 143 ended by SIGTERM, 64 usage.",
+    )
     commands.add_parser(
         "settings", parents=[common], help="print what is in force and where it came from"
     )

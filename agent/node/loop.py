@@ -21,6 +21,7 @@ from agent.node import (
     probing,
     recheck,
     state,
+    verified,
 )
 from agent.node.condition import Condition
 from agent.node.ladder import Ladder
@@ -85,6 +86,7 @@ class Daemon:
         self._boot_id = _boot_id(settings)
         self._profile_hash = probing.judged_by(settings)
         self._path = Path(settings.node.run_dir) / "state.json"
+        self._verified = verified.VerifiedFile(self._path.parent, self._boot_id)
         self._ledger = Ledger(boot_id=self._boot_id)
         saved = self._restore()
         self._condition: Condition | None = saved.condition if saved else None
@@ -278,6 +280,7 @@ class Daemon:
         )
         if before is None or (before.status, before.reason) != (now.status, now.reason):
             self._announce(now)
+        self._verified.update(self._ledger, self._ladder)
         self.metrics.show_state(now, self._ledger, self._ladder)
         self._report.show(now, self._ledger)
 

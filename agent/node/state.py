@@ -1,12 +1,11 @@
 """What outlives the agent but not the boot: one file on tmpfs, written whole or not at all."""
 
-import contextlib
 import logging
-import os
 from pathlib import Path
 
 import msgspec
 
+from agent.node import files
 from agent.node.condition import Condition
 from agent.node.ledger import Ledger
 from agent.node.outbox import State
@@ -63,14 +62,4 @@ def save(path: Path, saved: Saved) -> None:
     Raises:
         OSError: the folder can't be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".new")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(msgspec.json.encode(saved))
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    files.replace(path, msgspec.json.encode(saved), 0o600)

@@ -145,6 +145,11 @@ class Subject:
         found: dict[str, Any] = json.loads(self.api.kubectl("get", "node", self.name, "-o", "json"))
         return found
 
+    def proof(self) -> str:
+        """The boot that the file for device plugins names, empty where there is none."""
+        path = self.folder / "run/verified"
+        return path.read_text().split()[0] if path.exists() else ""
+
     def condition(self) -> dict[str, str]:
         """Our condition, empty where there is none."""
         conditions = self.node().get("status", {}).get("conditions", [])
@@ -265,6 +270,7 @@ def test_a_port_that_goes_down_is_said_within_two_seconds_and_comes_back(verifie
     node = verified.node()
     assert "true" == node["metadata"]["labels"]["fabric-readiness.dev/verified"]
     assert "driver" == node["metadata"]["annotations"]["fabric-readiness.dev/blocked-rung"]
+    assert machines.BOOT == verified.proof()
     verified.machine.plug()
     verified.wait("True", "FabricVerified", seconds=40)
 
@@ -309,6 +315,7 @@ def _ready(subject: Subject) -> bool:
 def test_a_new_boot_starts_with_nothing_proven(verified: Subject) -> None:
     """After a reboot the first thing said is Unknown, unverified, with no boot id; then the proof is made anew."""
     verified.stop(signal.SIGKILL)
+    assert machines.BOOT == verified.proof()
     verified.machine.boot(_REBOOTED)
     # A probe that can't be read holds the first verification back for as long as we look.
     rate = verified.machine.port / "rate"
@@ -320,6 +327,7 @@ def test_a_new_boot_starts_with_nothing_proven(verified: Subject) -> None:
     node = verified.node()
     assert "false" == node["metadata"]["labels"]["fabric-readiness.dev/verified"]
     assert "" == node["metadata"]["annotations"]["fabric-readiness.dev/verified-boot-id"]
+    assert "" == verified.proof()
     rate.unlink()
     rate.write_text("400 Gb/sec (4X NDR)\n")
     verified.machine.set_state(
@@ -329,6 +337,7 @@ def test_a_new_boot_starts_with_nothing_proven(verified: Subject) -> None:
     assert (
         _REBOOTED
         == verified.node()["metadata"]["annotations"]["fabric-readiness.dev/verified-boot-id"]
+        == verified.proof()
     )
 
 
