@@ -1,7 +1,8 @@
 """Follows this node's own FabricNode: that it is there, what it said before, and what people ask for.
 
 A thread of its own, over a connection of its own: a watch waits for the server all the time. The
-agent may see no other object. While there is none (the gate makes it) it looks again each half minute.
+agent may see no other object. While there is none (the gate makes it) it looks again, at first soon, then each half
+minute.
 """
 
 import dataclasses
@@ -18,7 +19,8 @@ from agent.node.fabricnode import Status
 
 _log = logging.getLogger(__name__)
 
-_ABSENT_SECONDS = 30.0
+_ABSENT_FIRST_SECONDS = 1.0
+_ABSENT_LAST_SECONDS = 30.0
 _AFTER_ERROR_SECONDS = 10.0
 _SESSION_SECONDS = 300.0
 _MAX_RECHECK_CHARS = 64
@@ -77,19 +79,22 @@ class Follower:
             return self._orders if self._uid == uid else None
 
     def _run(self) -> None:
+        absent = _ABSENT_FIRST_SECONDS
         while True:
-            pause = _ABSENT_SECONDS
+            pause = 1.0
             try:
                 self._follow()
-                pause = 1.0
+                absent = _ABSENT_FIRST_SECONDS
             except errors.ApiError as error:
                 gone = isinstance(error, errors.Conflict) and error.gone
                 if gone:
                     self._take(None)
+                    pause = absent = min(2 * absent, _ABSENT_LAST_SECONDS)
                 else:
                     pause = _AFTER_ERROR_SECONDS
                     _log.debug("the FabricNode of this node can't be followed: %s", error)
             except msgspec.MsgspecError as error:
+                pause = _ABSENT_LAST_SECONDS
                 _log.warning("the FabricNode of this node can't be read: %s", error)
             # A fleet must not come back in step.
             time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311  (no secret)

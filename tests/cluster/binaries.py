@@ -60,6 +60,16 @@ def pause() -> cache.Entry:
     )
 
 
+def plugin() -> cache.Entry:
+    """A folder with `plugin`, a device plugin that speaks the kubelet's protocol."""
+    return cache.Entry(
+        name="plugin",
+        inputs={"sources": cache.digest_of_files(SOURCES / "plugin")},
+        build=lambda target: _go_build(SOURCES / "plugin", target / "plugin", "."),
+        megabytes=200,
+    )
+
+
 def kube_programs() -> pathlib.Path:
     """The folder with kube-apiserver, etcd and kubectl: `$KUBEBUILDER_ASSETS`, else built here."""
     prebuilt = os.environ.get("KUBEBUILDER_ASSETS")

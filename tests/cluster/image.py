@@ -16,6 +16,7 @@ from tests.cluster import binaries, cache, disk, host, processes, waiting
 
 AGENT = "localhost/fabric-readiness-agent:rig"
 PAUSE = "localhost/pause:rig"
+PLUGIN = "localhost/rig-plugin:rig"
 _BASE = "docker.io/library/debian:trixie-slim"
 _BASE_RELEASE = "trixie"
 _KEY_LABEL = "fabric-readiness.dev/rig-base"
@@ -86,12 +87,23 @@ def build_image(dockerfile: pathlib.Path, context: pathlib.Path, reference: str 
 
 def build_pause() -> Image:
     """The image of sandbox and workload containers: one static program that waits."""
+    return _build_static(binaries.pause().get() / "pause", PAUSE)
+
+
+def build_plugin() -> Image:
+    """The image of the rig's device plugin."""
+    return _build_static(binaries.plugin().get() / "plugin", PLUGIN)
+
+
+def _build_static(program: pathlib.Path, reference: str) -> Image:
+    """An image of one static program and nothing else."""
     with tempfile.TemporaryDirectory() as folder:
         context = pathlib.Path(folder)
-        shutil.copy(binaries.pause().get() / "pause", context)
+        shutil.copy(program, context)
         dockerfile = context / "Dockerfile"
-        dockerfile.write_text('FROM scratch\nCOPY pause /pause\nENTRYPOINT ["/pause"]\n')
-        return _build(dockerfile, context, PAUSE, [])
+        name = program.name
+        dockerfile.write_text(f'FROM scratch\nCOPY {name} /{name}\nENTRYPOINT ["/{name}"]\n')
+        return _build(dockerfile, context, reference, [])
 
 
 def image_disk(images: Sequence[Image]) -> pathlib.Path:

@@ -26,10 +26,10 @@ def everything() -> pathlib.Path:
     host.require_root()
     _require_disk()
     host.install_missing()
-    entries = (binaries.pause(), binaries.containerd(), binaries.kube(), disk.tree(), disk.disk())
-    for entry in entries:
+    programs = (binaries.pause(), binaries.plugin(), binaries.containerd(), binaries.kube())
+    for entry in (*programs, disk.tree(), disk.disk()):
         entry.get()
-    images = [image.build_pause()]
+    images = [image.build_pause(), image.build_plugin()]
     if DOCKERFILE.exists():
         images.append(_agent())
     made = image.image_disk(images)

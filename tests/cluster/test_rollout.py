@@ -2,7 +2,9 @@
 
 import io
 import json
+import pathlib
 import time
+from typing import Any
 
 import pytest
 import rich.console
@@ -10,6 +12,7 @@ import rich.console
 from tests.cluster import cluster as clusters
 from tests.cluster import demo
 
+_PLUGIN = pathlib.Path(__file__).parent / "layer4"
 # What the demo's overlay allows an agent to be away.
 _GRACE_SECONDS = 60
 
@@ -94,15 +97,35 @@ def _said_of_breaker(cluster: clusters.Cluster) -> bool:
     return any("(agent)" in one["message"] for one in events)
 
 
+@pytest.fixture(scope="module")
+def plugin(shown: demo.Demo, cluster: clusters.Cluster) -> str:
+    """A device plugin with the component on it, on both nodes; the name of its resource."""
+    assert shown.rows
+    cluster.kubectl("apply", "--kustomize", str(_PLUGIN))
+    resource = "rig.example/rdma"
+    cluster.wait_until(
+        "what it offers",
+        lambda: [_offered(cluster, name, resource) for name in cluster.nodes] == ["2", "2"],
+        seconds=120,
+    )
+    return resource
+
+
+def _offered(cluster: clusters.Cluster, name: str, resource: str) -> str | None:
+    status = cluster.get("node", name)["status"]
+    value = status.get("allocatable", {}).get(resource)
+    return None if value is None else str(value)
+
+
 @pytest.mark.timeout(500, func_only=True)
 def test_a_reboot_closes_the_node_until_it_is_proven_again(
-    shown: demo.Demo, cluster: clusters.Cluster
+    plugin: str, cluster: clusters.Cluster
 ) -> None:
     """A new boot id taints the node as unverified at once; the proof of the new boot takes it off.
 
-    Reset is pressed: the kubelet reports the new boot, and verbs are there again.
+    Reset is pressed: the kubelet reports the new boot, and verbs are there again. Until the proof, the device
+    plugin, which tolerates the taint as the agent does, waits on the node and offers nothing.
     """
-    assert shown.rows
     # The harder half: the gate that leads goes down with its node, and the other one has to notice.
     lease = cluster.get("lease", "fabric-gate", "--namespace", demo.NAMESPACE)
     leader, _, _ = lease["spec"]["holderIdentity"].rpartition("_")
@@ -110,9 +133,18 @@ def test_a_reboot_closes_the_node_until_it_is_proven_again(
     boot = _verified_boot(cluster, name)
     cluster.nodes[name].reboot()
     cluster.wait_until("the taint", lambda: _taint(cluster, name) == "unverified", seconds=90)
-    cluster.wait_until(
-        "a new proof", lambda: _verified_boot(cluster, name) not in {"", boot}, seconds=240
-    )
+    offered: list[str | None] = []
+
+    def proven() -> bool:
+        node = cluster.get("node", name)
+        done = _boot_of(node) not in {"", boot}
+        if node["status"]["nodeInfo"]["bootID"] != boot and not done:
+            offered.append(node["status"]["allocatable"].get(plugin))
+        return done
+
+    cluster.wait_until("a new proof", proven, seconds=240)
+    assert {"0"} == set(offered)
+    cluster.wait_until("the plugin", lambda: _offered(cluster, name, plugin) == "2", seconds=90)
     cluster.wait_until("the taint to go", lambda: _taint(cluster, name) is None, seconds=60)
     reported = cluster.get("node", name)["status"]["nodeInfo"]["bootID"]
     assert _verified_boot(cluster, name) == reported == cluster.nodes[name].boot_id()
@@ -124,7 +156,11 @@ def _taint(cluster: clusters.Cluster, name: str) -> str | None:
 
 
 def _verified_boot(cluster: clusters.Cluster, name: str) -> str:
-    annotations = cluster.get("node", name)["metadata"]["annotations"]
+    return _boot_of(cluster.get("node", name))
+
+
+def _boot_of(node: dict[str, Any]) -> str:
+    annotations = node["metadata"]["annotations"]
     return str(annotations.get("fabric-readiness.dev/verified-boot-id", ""))
 
 

@@ -46,7 +46,10 @@ def test_kubelet_registers_and_reports(
 
 
 def test_reserved_names_are_not_a_kubelets(
-    apiserver: controlplane.ApiServer, kubelet: callers.Kubelet, node: str
+    apiserver: controlplane.ApiServer,
+    kubelet: callers.Kubelet,
+    node: str,
+    tmp_path: pathlib.Path,
 ) -> None:
     """Nor anybody's who may write nodes; what does not touch them passes, also while they are there."""
     apiserver.kubectl("taint", "node", node, f"{callers.KEY}=driver:NoSchedule")
