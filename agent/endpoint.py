@@ -1,5 +1,6 @@
 """A small HTTP server for scrapers and probes: GET and HEAD of a few fixed paths, bounded in time and size."""
 
+import contextlib
 import http.server
 import io
 import logging
@@ -61,8 +62,9 @@ def metrics(registry: prometheus_client.CollectorRegistry) -> Page:
 class Server(http.server.ThreadingHTTPServer):
     """Serves `pages` by path. Nothing that is sent to it is read beyond the request's head.
 
-    A connection that has not sent a whole request in `request_seconds` is dropped, and so is one
-    beyond the number of `connections`.
+    A connection that has not sent a whole request in `request_seconds` is dropped, and so is the
+    oldest when there are more than `connections`: whoever opens many and says nothing keeps nobody
+    out who asks.
     """
 
     daemon_threads = True
@@ -82,7 +84,9 @@ class Server(http.server.ThreadingHTTPServer):
         """
         self.pages = pages
         self.request_seconds = request_seconds
-        self._free = threading.BoundedSemaphore(connections)
+        self._most = connections
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, None] = {}  # oldest first
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
@@ -96,14 +100,18 @@ class Server(http.server.ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, name="http", daemon=True).start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread, where one is free."""
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        """In a thread; the oldest connection makes room."""
+        with self._lock:
+            if len(self._open) >= self._most:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread ends by it
+            self._open[request] = None
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # no thread could be started
-            self._free.release()
+            self._close(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -111,7 +119,11 @@ class Server(http.server.ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._close(request)
+
+    def _close(self, request: socket.socket) -> None:
+        with self._lock:
+            self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         """A client that went away is no news; anything else is a bug, said as all others are."""

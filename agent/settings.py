@@ -150,6 +150,8 @@ class Settings(_Section, frozen=True):
         return {**profile, **override}, origins
 
 
+_LONG = 10**15
+
 _KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _DNS = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _MAYBE_DNS = re.compile(rf"({_DNS.pattern})?")
@@ -234,7 +236,9 @@ def _check_ranges(settings: Settings, document: settings_file.Document) -> None:
         numbers["host", "gid_index"] = (settings.host.gid_index, 0, 65_535)
     for path, (value, low, high) in numbers.items():
         if not low <= value <= high:
-            raise SettingsError(document.at(path, f"{value:g} is not between {low} and {high}"))
+            short = isinstance(value, float) or abs(value) < _LONG
+            text = f"{value:g}" if short else "a number of so many digits"
+            raise SettingsError(document.at(path, f"{text} is not between {low} and {high}"))
     if not settings.rungs:
         raise SettingsError(document.at(("rungs",), "is empty: a gate with no rung proves nothing"))
     for where, text, form, what in (

@@ -111,6 +111,9 @@ def _parse(text: str, path: Path | None) -> Document:
         raise SettingsError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from error
     except RecursionError as error:
         raise SettingsError(f"{path}: nested too deeply") from error
+    except (ValueError, OverflowError, AttributeError, KeyError, TypeError) as error:
+        # What PyYAML's constructors of dates, numbers and tagged values raise.
+        raise SettingsError(f"{path}: not valid YAML: a value can't be read ({error})") from error
     if values is None:
         return Document({}, {}, path)
     if not isinstance(values, dict):

@@ -7,6 +7,7 @@ repetition.
 
 import dataclasses
 import os
+import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -132,7 +133,8 @@ class Api:
             try:
                 if response.status >= _NO_SUCCESS:
                     raise self._refusal("GET", path, response, response.read(_MAX_MESSAGE_BYTES))
-                yield from lines.of(response, _MAX_LINE_BYTES)
+                until = time.monotonic() + seconds + READ_SECONDS
+                yield from lines.of(response, _MAX_LINE_BYTES, until)
             finally:
                 response.close()
         except urllib3.exceptions.HTTPError as error:
@@ -145,7 +147,7 @@ class Api:
         try:
             response = self._request(method, path, body, content_type, timeout=self._timeout)
             try:
-                said = response.read(_MAX_MESSAGE_BYTES + 1)
+                said = self._read(response)
             finally:
                 # What is left of a long answer would be the start of the next one.
                 response.release_conn() if response.closed else response.close()
@@ -153,6 +155,16 @@ class Api:
             raise self._unreachable(method, path, error) from error
         if response.status >= _NO_SUCCESS:
             raise self._refusal(method, path, response, said)
+        return said
+
+    def _read(self, response: urllib3.BaseHTTPResponse) -> bytes:
+        """The start of an answer. One that trickles ends: the time limit of a socket is for each piece."""
+        until = time.monotonic() + float(self._timeout.read_timeout or READ_SECONDS)
+        said = b""
+        while len(said) <= _MAX_MESSAGE_BYTES and (piece := response.read1(_MAX_MESSAGE_BYTES)):
+            said += piece
+            if time.monotonic() > until:
+                raise errors.Unreachable("an answer that does not end")
         return said
 
     def _request(

@@ -7,6 +7,7 @@ Answers are bounded in size, and every call in time.
 
 import contextlib
 import json
+import time
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -90,14 +91,16 @@ class Connection:
         Args:
             path: the collection.
             query: `watch=1` and what belongs to it.
-            silence_seconds: after this long without a byte the connection is taken for dead.
+            silence_seconds: after this long without a byte the connection is taken for dead, and a
+                little later however much comes: the server was to end it before.
 
         Raises:
             Unreachable: in the iteration too, when the connection breaks or goes silent.
         """
+        until = time.monotonic() + silence_seconds + READ_SECONDS
         response = self._call("GET", path, query=query, read_seconds=silence_seconds)
         try:
-            yield _lines(response)
+            yield _lines(response, until)
         finally:
             # Not given back to the pool: what is left of the answer would be the next one's start.
             response.close()
@@ -174,9 +177,9 @@ def _refusal(method: str, path: str, response: urllib3.BaseHTTPResponse) -> erro
     return errors.of_answer(f"{method} {path}", response.status, said, after)
 
 
-def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+def _lines(response: urllib3.BaseHTTPResponse, until: float) -> Iterator[bytes]:
     try:
-        yield from lines.of(response, MAX_LINE_BYTES)
+        yield from lines.of(response, MAX_LINE_BYTES, until)
     except urllib3.exceptions.HTTPError as error:
         raise errors.Unreachable(_transport(error)) from error
 

@@ -135,6 +135,14 @@ def adopted(node: NodeView, fabric_node: FabricNode | None) -> bool:
     )
 
 
+def after_blindness(memory: Memory, seconds: float) -> Memory:
+    """The memory after so long without sight: absence did not go on in it, and good looks ended."""
+    since = memory.agentless_since
+    return dataclasses.replace(
+        memory, good_since=None, agentless_since=None if since is None else since + seconds
+    )
+
+
 def _recall(memory: Memory | None, node: NodeView, around: Circumstances) -> Memory:
     identity = (node.uid, node.boot_id)
     if memory is None or memory.identity != identity:

@@ -1,8 +1,8 @@
 """Keeps each node's taint as the rule says: decides when something or time changed, and has it written.
 
 One thread decides, in order; a few others write. While a watch is blind, or another replica leads,
-nothing is decided: what is known then is old, and neither a reason to close nor one to open. Sight
-that comes back starts every wait anew.
+nothing is decided: what is known then is old, and neither a reason to close nor one to open. That time
+counts for nothing: an agent's absence goes on where it was, good looks begin anew.
 """
 
 import dataclasses
@@ -67,6 +67,7 @@ class Keeper:
         self._due = due.Due()
         self._pace = pace.Pace(per_second=_WRITES_PER_SECOND, burst=int(_WRITES_PER_SECOND))
         self._acting = False
+        self._acted_at = time.monotonic()
         self._resume_at = 0.0
         self._stop = threading.Event()
         self.last_step = time.monotonic()
@@ -125,6 +126,9 @@ class Keeper:
         self._counters.current.set(int(self._view.current))
         self._counters.leading.set(int(self._leader.leading))
         orders, self._next_orders = self._next_orders, None
+        now = time.monotonic()
+        if acting:
+            blind, self._acted_at = now - self._acted_at, now
         if acting == self._acting and orders is None:
             return acting
         if orders is not None:
@@ -134,9 +138,10 @@ class Keeper:
             _log.info("the gate sees the cluster and leads" if acting else "the gate holds")
         if acting:
             self._warn()
+        if acting and not self._acting:
+            self._skip(blind)
         self._acting = acting
-        self._forget()
-        now = time.monotonic()
+        self._recount()
         for name in self._view.names():
             self._due.put(name, now)
             # All are counted before the first is decided about.
@@ -153,11 +158,16 @@ class Keeper:
             shown = ", ".join(control_plane[:_NAMES_IN_EVENT])
             _log.warning("control-plane nodes are in a pool: %s (%d)", shown, len(control_plane))
 
-    def _forget(self) -> None:
-        """Forgets what this gate knows beyond what it sees; what is being written stays known."""
+    def _skip(self, seconds: float) -> None:
+        """Takes time in which nothing could be heard out of every wait."""
         for known in self._nodes.values():
-            known.memory, known.pool = None, None
-            known.reserved_at, known.wanted_since = None, None
+            if known.memory is not None:
+                known.memory = decision.after_blindness(known.memory, seconds)
+
+    def _recount(self) -> None:
+        """Counts anew what is in the pools; what is being written stays known."""
+        for known in self._nodes.values():
+            known.pool, known.reserved_at, known.wanted_since = None, None, None
         self._pools.clear()
         self._told.clear()
         self._counters.held.clear()

@@ -61,17 +61,28 @@ def listed(
         if token:
             query["continue"] = token
         answer = api.get(collection.path, query)
-        if not isinstance(answer, dict) or not isinstance(answer.get("metadata"), dict):
-            raise errors.Unreachable(f"the list of {collection.what} is no list")
-        items = answer.get("items") or []  # Go writes an empty list as null
+        items, token, version = _page(answer, collection.what)
         for record in map(collection.read, items):
             if record:
                 found[record.name] = record
-        metadata = answer["metadata"]
         # All pages show the state at one version.
-        token = metadata.get("continue") or ""
         if not token:
-            return found, metadata["resourceVersion"]
+            return found, version
+
+
+def _page(answer: object, what: str) -> tuple[list[object], str, str]:
+    """Objects, continue token and version of a list's page."""
+    whole = answer if isinstance(answer, dict) else {}
+    metadata = whole.get("metadata")
+    items = whole.get("items") or []  # Go writes an empty list as null
+    version = metadata.get("resourceVersion") if isinstance(metadata, dict) else None
+    if (
+        not isinstance(metadata, dict)
+        or not isinstance(items, list)
+        or not isinstance(version, str)
+    ):
+        raise errors.Unreachable(f"the list of {what} is no list")
+    return items, str(metadata.get("continue") or ""), version
 
 
 class Watch(Generic[R]):

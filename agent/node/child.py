@@ -150,7 +150,7 @@ class Child:
             )
         try:
             return [_answers.decode(line) for line in lines], False
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             text = lines[0][:80].decode(errors="replace")
             raise BrokenError(
                 "ProbeGarbled", f"said {text!r}, which is no answer: {error}"

@@ -34,7 +34,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     last_at: float
     runs: int
     slow_at: tuple[float, ...] = ()
-    """When performance failures were seen, inside the window."""
+    """When performance failures were measured: inside the window, or with no good measurement since."""
+    measured_well: bool = False
+    """Whether a measurement was good since the last of them."""
     passes: int = 0
     """Passes towards recovery from FAIL that were far enough apart."""
     counted_at: float = 0.0
@@ -85,21 +87,17 @@ def record(ledger: Ledger, run: Run, ladder: Ladder, hysteresis: HysteresisSetti
         stale_since=_stale_since(ledger, run, ladder),
     )
     entries = {**ledger.entries, run.probe: entry}
-    failed_before = before is not None and before.standing is Outcome.FAIL
-    # A rung that does not gate does not reach the condition through those above it either.
-    if entry.standing is Outcome.FAIL and not failed_before and run.probe in ladder.gating:
-        entries = _put_in_doubt(entries, ladder.movers_above(run.probe), run.ended)
+    entries = _doubt(entries, before, run.probe, ladder, run.ended)
     return _verify(msgspec.structs.replace(ledger, entries=entries), ladder)
 
 
-def settle(ledger: Ledger, now: float, hysteresis: HysteresisSettings) -> Ledger:
+def settle(ledger: Ledger, now: float, ladder: Ladder, hysteresis: HysteresisSettings) -> Ledger:
     """The ledger as time alone changes it: what has been Unknown for too long is."""
-    entries = {
-        name: _stand(entry, Outcome.UNKNOWN, entry.last, now)
-        if _unknown_too_long(entry, now, hysteresis)
-        else entry
-        for name, entry in ledger.entries.items()
-    }
+    entries = dict(ledger.entries)
+    for name, entry in ledger.entries.items():
+        if _unknown_too_long(entry, now, hysteresis):
+            entries[name] = _stand(entries[name], Outcome.UNKNOWN, entry.last, now)
+            entries = _doubt(entries, entry, name, ladder, now)
     return msgspec.structs.replace(ledger, entries=entries)
 
 
@@ -159,7 +157,11 @@ def _weigh(
 ) -> Entry:
     """The entry with what stands after this run."""
     verdict, now = run.verdict, run.ended
-    if not verified:
+    if _spares_the_slow(entry, verdict):
+        # What was measured to be slow is not cured by not being measured.
+        return entry
+    pending = before is None or before.standing is None
+    if not verified or (pending and verdict.outcome is not Outcome.UNKNOWN):
         return _stand(_reset(entry), verdict.outcome, verdict, now)
     if verdict.outcome is Outcome.UNKNOWN:
         since = now if before is None or before.unknown_since is None else before.unknown_since
@@ -178,9 +180,10 @@ def _weigh_failure(
     entry = msgspec.structs.replace(entry, passes=0)
     if verdict.kind is Kind.MECHANICS:
         return _stand(entry, Outcome.FAIL, verdict, now)
-    oldest = now - hysteresis.failure_window_seconds
+    # Only a good measurement makes an old one old: on a port that is mostly in use they are far apart.
+    oldest = now - hysteresis.failure_window_seconds if entry.measured_well else 0.0
     slow_at = (*(at for at in entry.slow_at if at >= oldest), now)[-hysteresis.failures :]
-    entry = msgspec.structs.replace(entry, slow_at=slow_at)
+    entry = msgspec.structs.replace(entry, slow_at=slow_at, measured_well=False)
     enough = len(slow_at) >= hysteresis.failures
     return _stand(entry, Outcome.FAIL, verdict, now) if enough else entry
 
@@ -188,6 +191,8 @@ def _weigh_failure(
 def _weigh_pass(
     entry: Entry, verdict: Verdict, now: float, hysteresis: HysteresisSettings
 ) -> Entry:
+    if not is_deferred(verdict):
+        entry = msgspec.structs.replace(entry, measured_well=True)
     if entry.standing is not Outcome.FAIL:
         return _stand(entry, verdict.outcome, verdict, now)
     if entry.passes and now - entry.counted_at < hysteresis.recovery_spacing_seconds:
@@ -196,6 +201,16 @@ def _weigh_pass(
     if entry.passes < hysteresis.recovery_passes:
         return entry
     return _stand(_reset(entry), verdict.outcome, verdict, now)
+
+
+def is_deferred(verdict: Verdict) -> bool:
+    """Whether a measurement was put off, since a port was in use."""
+    return any(part.notes.get("bandwidth") == "deferred" for part in verdict.parts)
+
+
+def _spares_the_slow(entry: Entry, verdict: Verdict) -> bool:
+    slow = entry.standing is Outcome.FAIL and entry.cause.kind is Kind.PERFORMANCE
+    return slow and verdict.outcome in _GOOD and is_deferred(verdict)
 
 
 def _stand(entry: Entry, outcome: Outcome, verdict: Verdict, now: float) -> Entry:
@@ -247,13 +262,29 @@ def _seen(before: tuple[str, ...], verdict: Verdict) -> tuple[str, ...]:
 
 
 def _reset(entry: Entry) -> Entry:
-    return msgspec.structs.replace(entry, slow_at=(), passes=0, counted_at=0.0, unknown_since=None)
+    return msgspec.structs.replace(
+        entry, slow_at=(), measured_well=False, passes=0, counted_at=0.0, unknown_since=None
+    )
 
 
 def _unknown_too_long(entry: Entry, now: float, hysteresis: HysteresisSettings) -> bool:
     if entry.unknown_since is None or entry.standing in {Outcome.FAIL, Outcome.UNKNOWN}:
         return False
     return now - entry.unknown_since >= hysteresis.unknown_grace_seconds
+
+
+def _doubt(
+    entries: Mapping[str, Entry], before: Entry | None, name: str, ladder: Ladder, now: float
+) -> dict[str, Entry]:
+    """With what went over a rung put in doubt, where that rung came to stand as failed or unseen.
+
+    A rung that does not gate does not reach the condition through those above it either.
+    """
+    bad = {Outcome.FAIL, Outcome.UNKNOWN}
+    was_bad = before is not None and before.standing in bad
+    if entries[name].standing not in bad or was_bad or name not in ladder.gating:
+        return dict(entries)
+    return _put_in_doubt(entries, ladder.movers_above(name), now)
 
 
 def _put_in_doubt(

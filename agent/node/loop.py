@@ -118,7 +118,7 @@ class Daemon:
         if saved is None:
             return None
         self._ledger = ledger.restrict(saved.ledger, self._ladder)
-        if saved.delivered is None or saved.delivered.uid == self._uid:
+        if saved.uid == self._uid:
             return saved
         self._forget()
         return None
@@ -136,7 +136,7 @@ class Daemon:
         pages = {
             "/metrics": endpoint.metrics(self.metrics.registry),
             "/healthz": endpoint.check(self._sickness),
-            "/readyz": endpoint.check(self._report.not_ready),
+            "/readyz": endpoint.check(self._unready),
             "/verdicts": self._report.page,
         }
         address = (self._settings.node.http_address, self._settings.node.http_port)
@@ -146,6 +146,10 @@ class Daemon:
         if not self._publisher.alive:
             return "the publisher ended"
         return self._report.not_ticking()
+
+    def _unready(self) -> str:
+        """Why nobody should rely on what the API server says of this node."""
+        return self._report.not_ready() or self._publisher.unheard()
 
     def stop(self) -> None:
         """Ends the loop at its next step."""
@@ -211,7 +215,7 @@ class Daemon:
         self.metrics.worker_restarts.inc(self._runner.restarts)
         self._runner.restarts = 0
         hysteresis = self._settings.node.hysteresis
-        settled = ledger.settle(self._ledger, clock.since_boot(), hysteresis)
+        settled = ledger.settle(self._ledger, clock.since_boot(), self._ladder, hysteresis)
         if runs or settled != self._ledger:
             self._ledger = settled
             self._conclude()
@@ -308,6 +312,7 @@ class Daemon:
             profile_hash=self._profile_hash,
             delivered=self._delivered,
             recheck=self._recheck.last_done,
+            uid=self._uid,
         )
         try:
             state.save(self._path, saved)

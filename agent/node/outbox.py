@@ -84,6 +84,7 @@ class Outbox:
         spread = _HEARTBEAT_SPREAD * (2 * _phase(node) - 1)
         self._heartbeat_seconds = heartbeat_seconds * (1 + spread)
         self._wanted: State | None = None
+        self._untold_since: float | None = None
         self.delivered = delivered
         self._delivered_at = now
         self._events: collections.deque[Event] = collections.deque()
@@ -96,6 +97,15 @@ class Outbox:
         self._object_delivered: Status | None = None
         self._object_not_before = 0.0
         self._object_failures = 0
+
+    def overdue(self, now: float) -> float:
+        """For how many seconds what the node is has not been told; 0 while it has.
+
+        A heartbeat that is refused counts too, from when it was due.
+        """
+        if self._untold_since is not None:
+            return now - self._untold_since
+        return max(0.0, now - self._delivered_at - self._heartbeat_seconds)
 
     def know_object(self, delivered: Status | None) -> None:
         """What the FabricNode says, when it was seen for the first time."""
@@ -119,6 +129,10 @@ class Outbox:
     def next(self, now: float) -> Action | None:
         """What to send now. Nothing is removed by this: see `done` and `failed`."""
         self._refill(now)
+        if self._wanted is None or self._wanted == self.delivered:
+            self._untold_since = None
+        elif self._untold_since is None:
+            self._untold_since = now
         patch = self._patch(now)
         if patch is not None:
             return patch

@@ -15,6 +15,8 @@ from agent.node.outbox import Action, Event, Object, Outbox, Patch, State
 _log = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 1.0
+# The bucket may hold a change back for ten seconds, a server that is started anew a minute or two.
+_UNHEARD_SECONDS = 120.0
 _EVENT_NAMESPACE = "default"
 
 
@@ -80,6 +82,14 @@ class Publisher:
         with self._wake:
             self._box.tell(event)
             self._wake.notify()
+
+    def unheard(self) -> str:
+        """Why the API server does not know what this node says, empty while it does or was told not long ago."""
+        with self._wake:
+            overdue = self._box.overdue(time.monotonic())
+        if overdue < _UNHEARD_SECONDS:
+            return ""
+        return f"the API server has not taken what this node says for {overdue:.0f} s"
 
     @property
     def alive(self) -> bool:

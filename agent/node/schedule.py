@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 
 from agent.node.ladder import Ladder
-from agent.node.ledger import Ledger
+from agent.node.ledger import Ledger, is_deferred
 from probes.contract import Outcome, ProbeInfo, Verdict
 
 # After a verdict that is not good, look again this soon (or sooner, where the probe's own period is
@@ -73,10 +73,10 @@ class Schedule:
             return min(regular, soon)
         if verdict.outcome is Outcome.FAIL:
             return min(regular, _MOVER_RETRY_SECONDS if one.moves_data else _PASSIVE_RETRY_SECONDS)
+        if is_deferred(verdict):
+            return min(regular, _DEFERRED_RETRY_SECONDS)
         if ledger.standing(one.name) is Outcome.FAIL:
             return min(regular, self.recovery_spacing_seconds)
-        if any(part.notes.get("bandwidth") == "deferred" for part in verdict.parts):
-            return min(regular, _DEFERRED_RETRY_SECONDS)
         return regular
 
     def resume(self, ledger: Ledger) -> None:

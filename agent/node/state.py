@@ -29,6 +29,8 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     since: str
     profile_hash: str
     delivered: State | None = None
+    uid: str = ""
+    """Of the Node object that the ledger is about."""
     recheck: str = ""
     """The last request of a human that was done."""
 
@@ -40,8 +42,7 @@ def load(path: Path, boot_id: str) -> Saved | None:
     A file that can't be used costs a new verification and nothing else.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
+        content = files.read(path, _MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
             _log.warning("%s is longer than %d bytes and is not used", path, _MAX_BYTES)
             return None

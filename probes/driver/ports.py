@@ -21,6 +21,14 @@ class PortFacts:
     software: bool
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The ports that are here, and those (`mlx5_0/1`) that were well earlier in this boot."""
+
+    found: tuple[PortFacts, ...]
+    seen: tuple[str, ...]
+
+
 class Limits(contract.Limits, frozen=True):
     """What the ports of a node must be."""
 
@@ -34,22 +42,31 @@ class Limits(contract.Limits, frozen=True):
     """Data rate below which a port was negotiated down. None does not judge it here; the loopback does."""
 
 
-def read(host: contract.Host) -> tuple[PortFacts, ...]:
+def read(host: contract.Host) -> Facts:
     """All ports of all devices."""
-    return tuple(
+    found = tuple(
         PortFacts(port=port, pci=device.pci, software=device.software)
         for device in devices.read(host)
         for port in ports.read(host, device)
     )
+    return Facts(found=found, seen=host.seen)
 
 
-def judge(facts: tuple[PortFacts, ...], limits: Limits) -> contract.Verdict:
-    """One verdict per port."""
+def judge(facts: Facts, limits: Limits) -> contract.Verdict:
+    """One verdict per port, and per port that is gone."""
     wanted = [
-        one for one in facts if {one.port.device, one.port.name, one.pci}.isdisjoint(limits.ignore)
+        one
+        for one in facts.found
+        if {one.port.device, one.port.name, one.pci}.isdisjoint(limits.ignore)
     ]
     spare = limits.require_up == "any" and any(one.port.active for one in wanted)
     parts = [_judge_port(one, limits, may_be_down=spare) for one in wanted]
+    here = {one.port.name for one in facts.found}
+    parts += [
+        _gone(name)
+        for name in facts.seen
+        if name not in here and {name, name.rpartition("/")[0]}.isdisjoint(limits.ignore)
+    ]
     active = [one.port.name for one in wanted if one.port.active]
     return contract.together(
         parts,
@@ -82,6 +99,13 @@ def _judge_port(one: PortFacts, limits: Limits, *, may_be_down: bool) -> contrac
         _verdict(port, contract.Outcome.PASS, "PortActive", _summary(port)),
         warning=_warning(one),
         values={} if rate is None else {"rate_bits_per_second": rate},
+    )
+
+
+def _gone(name: str) -> contract.Verdict:
+    message = f"{name} was active earlier in this boot, and is not there any more"
+    return contract.Verdict(
+        outcome=contract.Outcome.FAIL, reason="PortLost", message=message, part=name
     )
 
 

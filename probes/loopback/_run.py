@@ -24,8 +24,9 @@ class PortRun:
 
     `failure` is the step that did not work and `aftermath` what the port said then; `corrupted`
     says where bytes differ; `measured` is None where the bandwidth was not measured, because of
-    `busy`. `no_rc` says why the port has no reliable connections. `witnessed_bytes` is the payload
-    between the two snapshots.
+    `busy`, or because (`blind`) it can't be told whether the port is. `no_rc` says why the port has
+    no reliable connections, and `moved_before` whether bytes moved earlier in this boot.
+    `witnessed_bytes` is the payload between the two snapshots.
     """
 
     device: str
@@ -43,7 +44,9 @@ class PortRun:
     pcie_bits_per_second: float | None = None
     pcie_why: str = ""
     busy: str = ""
+    blind: str = ""
     no_rc: str = ""
+    moved_before: bool = False
     failure: transfer.Failure | None = None
     aftermath: str = ""
     corrupted: str = ""
@@ -93,6 +96,8 @@ def _run_port(host: Host, device: devices.Device, port: ports.Port, used: use.Po
         port_bits_per_second=port.data_bits_per_second,
         port_why=port.rate_why,
         busy=used.why,
+        blind=used.blind,
+        moved_before=port.name in host.seen,
     )
     if not port.active:
         return run

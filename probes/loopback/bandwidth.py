@@ -57,9 +57,10 @@ def _judge_port(run: _run.PortRun, limits: Limits) -> contract.Verdict:
     if not run.active:
         return _verdict("skip", "PortNotActive", f"{run.name} is {run.state}", run)
     if run.no_rc:
-        return _verdict(
-            "skip", "NotRcCapable", f"{run.name} has no RC queue pairs ({run.no_rc})", run
-        )
+        message = f"{run.name} has no RC queue pairs ({run.no_rc})"
+        if run.moved_before:
+            return _verdict("fail", "NotRcCapable", f"{message}, and had earlier in this boot", run)
+        return _verdict("skip", "NotRcCapable", message, run)
     if run.software and limits.software_rdma == "forbid":
         message = f"{run.name} is software RDMA ({run.driver}): bytes go through the kernel's IP stack, not a fabric"
         return _verdict("fail", "SoftwareRDMA", message, run)
@@ -72,6 +73,9 @@ def _judge_port(run: _run.PortRun, limits: Limits) -> contract.Verdict:
         message = f"{run.name}: transfers completed, but the device counted only {_counted(run):.0%} of the bytes"
         return _verdict("fail", "NotWitnessed", message, run)
     notes = {"witness": witness, "gid": run.gid}
+    if run.blind:
+        message = f"{run.name} moved bytes intact, and was not measured: {run.busy}"
+        return _verdict("unknown", "UseUnreadable", message, run, notes=notes)
     if run.measured is None:
         message = f"{run.name} moved bytes intact; bandwidth deferred: {run.busy}"
         return _verdict(

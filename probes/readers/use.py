@@ -25,8 +25,8 @@ _MACHINE_SERVICE = re.compile(r"^/system\.slice/[^/]+\.service$")
 class PortUse:
     """`holders` are programs with queue pairs (`python (pid 4711)`); `bits_per_second` is the
     traffic that stayed above the threshold for `SUSTAINED_SECONDS`, None where it did not or the
-    port counts none. `blind` says why the queue pairs could not be listed; a port that can't be
-    seen is treated as in use.
+    port counts none. `blind` says why the queue pairs could not be listed: such a port is spared as
+    one in use is.
     """
 
     holders: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ import http.server
 import pathlib
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ class ScriptedServer(http.server.ThreadingHTTPServer):
         self.before_answer: Callable[[], object] = lambda: None
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self.connections = 0
+        self.trickles = False
         self.use(authority)
 
     def use(self, authority: trustme.CA) -> None:
@@ -64,10 +66,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(code)
         for name, value in headers.items():
             self.send_header(name, value)
-        if "Content-Length" not in headers:
+        if "Content-Length" not in headers and not self.server.trickles:
             self.send_header("Content-Length", str(len(text)))
         self.end_headers()
-        self.wfile.write(text)
+        with contextlib.suppress(OSError):
+            while self.server.trickles:
+                self.wfile.write(b" ")
+                time.sleep(0.05)
+            self.wfile.write(text)
 
     def do_POST(self) -> None:
         self.do_PATCH()

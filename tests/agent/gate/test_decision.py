@@ -132,6 +132,21 @@ def test_dead_agent_outranks_the_rung_that_it_named() -> None:
     assert "agent" == later.value
 
 
+def test_blindness_takes_nothing_off_an_absence_and_ends_good_looks() -> None:
+    """Seen absent for 400 s, unseen for 1000, seen absent for 200: that makes the grace."""
+    _, memory = _decide(READY, agent_ready=False, now=0)
+    _, memory = _decide(READY, agent_ready=False, memory=memory, now=400)
+    memory = decision.after_blindness(memory, 1000)
+    early, _ = _decide(READY, agent_ready=False, memory=memory, now=1599)
+    late, _ = _decide(READY, agent_ready=False, memory=memory, now=1600)
+    assert (None, "agent") == (early.wanted, late.wanted)
+    tainted = dataclasses.replace(READY, taint="driver")
+    _, memory = _decide(tainted, now=0)
+    memory = decision.after_blindness(memory, 1)
+    again, _ = _decide(tainted, memory=memory, now=31)
+    assert "driver" == again.wanted
+
+
 def test_reboot_voids_what_was_remembered() -> None:
     """Good time before a reboot does not count after it, though no decision fell in between."""
     tainted = dataclasses.replace(READY, taint="unverified")

@@ -148,6 +148,21 @@ def test_grace_that_ran_out_while_blind_starts_anew(pool: objects.Pool) -> None:
         assert 0 == kept.writes("taint", "done")
 
 
+def test_blinks_do_not_keep_a_dead_agents_node_open(pool: objects.Pool) -> None:
+    """A watch that breaks more often than the grace: what was seen of the absence adds up."""
+    node = pool.add()
+    pool.report(node, "True", "FabricVerified")
+    with keep(pool) as kept:
+        kept.show(node, agent_ready=False)
+        for _ in range(8):
+            kept.sight(current=True)
+            time.sleep(0.4)
+            kept.sight(current=False)
+            time.sleep(0.1)
+        kept.sight(current=True)
+        waiting.until("the taint", lambda: pool.taint(node) == "agent", seconds=3)
+
+
 def test_time_alone_closes_and_opens(pool: objects.Pool) -> None:
     """The ends of grace and stable time are kept without any event."""
     node = pool.add()

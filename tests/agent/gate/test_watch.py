@@ -5,6 +5,9 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 
+import pytest
+
+from agent.cluster import errors
 from agent.gate import metrics, records, view, watch
 from agent.gate.records import NodeView
 from tests.agent.gate import objects
@@ -168,3 +171,14 @@ def test_restart_of_the_server_loses_nothing(pool: objects.Pool) -> None:
             "sight", lambda: followed.view.nodes.current and followed.view.names() == {stays, comes},
             seconds=60,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, [], {}, {"metadata": {}}, {"metadata": {"resourceVersion": "1"}, "items": 5},
+     {"metadata": {"resourceVersion": 1}}, {"metadata": {"resourceVersion": "1"}, "items": {"a": 1}}],
+)  # fmt: skip
+def test_what_is_no_list_is_refused(answer: object) -> None:
+    """A page without a version or objects is a failed call, and ends no thread."""
+    with pytest.raises(errors.Unreachable, match="the list of nodes is no list"):
+        watch._page(answer, "nodes")

@@ -1,5 +1,9 @@
 """A small ladder and short ways to fill a ledger, for tests of the pure parts."""
 
+import contextlib
+import resource
+from collections.abc import Iterator
+
 from agent.node import ledger as ledgers
 from agent.node.ladder import Ladder
 from agent.node.ledger import Ledger, Run
@@ -76,3 +80,14 @@ def verified(at: float = 100.0) -> Ledger:
         ledger = record(ledger, name, PASS, at)
     assert ledger.verified
     return ledger
+
+
+@contextlib.contextmanager
+def little_room() -> Iterator[None]:
+    """The kernel writes no file of this process beyond sixteen bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

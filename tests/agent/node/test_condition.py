@@ -180,8 +180,8 @@ def test_a_new_probe_that_cannot_be_loaded_has_the_grace_of_every_unknown() -> N
         probe="driver.new", verdict=verdict(UNKNOWN, "ProbeBroken"), started=200, ended=200
     )
     ledger = ledgers.record(verified(), run, wider, HYSTERESIS)
-    assert "True" == decide(ledgers.settle(ledger, 799, HYSTERESIS), wider).status
-    said = decide(ledgers.settle(ledger, 800, HYSTERESIS), wider)
+    assert "True" == decide(ledgers.settle(ledger, 799, LADDER, HYSTERESIS), wider).status
+    said = decide(ledgers.settle(ledger, 800, LADDER, HYSTERESIS), wider)
     assert ("Unknown", "ProbeBroken", "driver") == (said.status, said.reason, said.blocked_rung)
     fresh = ledgers.record(empty(), run, wider, HYSTERESIS)
     assert "Unknown" == decide(fresh, wider).status

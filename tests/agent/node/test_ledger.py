@@ -58,11 +58,12 @@ def test_a_mechanical_failure_acts_at_once() -> None:
 
 
 def test_a_slow_run_acts_when_it_is_seen_twice_in_the_window() -> None:
-    """One slow run changes nothing; the second within five minutes does; one six minutes later does not."""
+    """One slow run changes nothing, the second within five minutes does; later and with a good one between it does not."""
     once = record(verified(), LOOPBACK, FAIL, 200, slow=True)
     assert PASS is once.standing(LOOPBACK)
     assert FAIL is record(once, LOOPBACK, FAIL, 499, slow=True).standing(LOOPBACK)
-    assert PASS is record(once, LOOPBACK, FAIL, 501, slow=True).standing(LOOPBACK)
+    between = record(once, LOOPBACK, PASS, 260)
+    assert PASS is record(between, LOOPBACK, FAIL, 501, slow=True).standing(LOOPBACK)
 
 
 def test_passes_between_do_not_hide_flapping() -> None:
@@ -91,8 +92,8 @@ def test_unknown_waits_for_its_grace_and_then_holds() -> None:
     """Ten minutes of not knowing change nothing, the eleventh does, with no new run needed; one pass brings it back."""
     ledger = record(verified(), PORTS, UNKNOWN, 200)
     ledger = record(ledger, PORTS, UNKNOWN, 700)
-    assert PASS is ledgers.settle(ledger, 799, HYSTERESIS).standing(PORTS)
-    ledger = ledgers.settle(ledger, 800, HYSTERESIS)
+    assert PASS is ledgers.settle(ledger, 799, LADDER, HYSTERESIS).standing(PORTS)
+    ledger = ledgers.settle(ledger, 800, LADDER, HYSTERESIS)
     assert UNKNOWN is ledger.standing(PORTS)
     assert PASS is record(ledger, PORTS, PASS, 801).standing(PORTS)
 
@@ -102,14 +103,14 @@ def test_a_pass_ends_the_count_of_unknown() -> None:
     ledger = record(verified(), PORTS, UNKNOWN, 200)
     ledger = record(ledger, PORTS, PASS, 500)
     ledger = record(ledger, PORTS, UNKNOWN, 700)
-    assert PASS is ledgers.settle(ledger, 1000, HYSTERESIS).standing(PORTS)
+    assert PASS is ledgers.settle(ledger, 1000, LADDER, HYSTERESIS).standing(PORTS)
 
 
 def test_unknown_does_not_lift_a_failure() -> None:
     """What failed and then can't be seen still fails, for ever."""
     ledger = record(verified(), PORTS, FAIL, 200)
     ledger = record(ledger, PORTS, UNKNOWN, 201)
-    assert FAIL is ledgers.settle(ledger, 9999, HYSTERESIS).standing(PORTS)
+    assert FAIL is ledgers.settle(ledger, 9999, LADDER, HYSTERESIS).standing(PORTS)
 
 
 def test_a_lower_failure_puts_in_doubt_what_moved_over_it() -> None:
@@ -274,3 +275,76 @@ def test_whatever_happens_a_failure_never_stands_as_proof(
             assert not failed
             assert proof_began >= fault_at
             assert all(ledger.stands(name) for name in NAMES)
+
+
+# --- What is not measured, and what is not seen, proves nothing ---
+
+
+def deferred(ledger: Ledger, at: float) -> Ledger:
+    """A run of the loopback that moved bytes and was not measured."""
+    part = Verdict(
+        outcome=PASS,
+        reason="LoopbackPassed",
+        message="m",
+        part="rxe0/1",
+        notes={"bandwidth": "deferred"},
+    )
+    whole = Verdict(outcome=PASS, reason="LoopbackPassed", message="m", parts=(part,))
+    run = Run(probe=LOOPBACK, verdict=whole, started=at - 1, ended=at)
+    return ledgers.record(ledger, run, LADDER, HYSTERESIS)
+
+
+def test_a_slow_port_is_not_cured_by_a_run_that_measured_nothing() -> None:
+    """Neither before the first verification nor after it: an idle queue pair of somebody's opens no node."""
+    first = record(record(empty(), DEVICES, PASS, 1), PORTS, PASS, 1)
+    first = deferred(record(first, LOOPBACK, FAIL, 10, slow=True), 70)
+    assert FAIL is first.standing(LOOPBACK)
+    assert not first.verified
+    assert record(first, LOOPBACK, PASS, 200).verified
+    later = record(
+        record(verified(), LOOPBACK, FAIL, 200, slow=True), LOOPBACK, FAIL, 260, slow=True
+    )
+    for at in (300, 320, 340, 360):
+        later = deferred(later, at)
+    assert FAIL is later.standing(LOOPBACK)
+
+
+def test_slow_runs_count_however_far_apart_when_nothing_between_them_was_measured() -> None:
+    """Slow, in use, slow, in use: two measurements, both slow."""
+    ledger = record(verified(), LOOPBACK, FAIL, 1000, slow=True)
+    ledger = deferred(ledger, 1600)
+    assert PASS is ledger.standing(LOOPBACK)
+    assert FAIL is record(ledger, LOOPBACK, FAIL, 2200, slow=True).standing(LOOPBACK)
+    good = record(record(verified(), LOOPBACK, FAIL, 1000, slow=True), LOOPBACK, PASS, 1600)
+    assert PASS is record(good, LOOPBACK, FAIL, 2200, slow=True).standing(LOOPBACK)
+
+
+def test_first_word_of_a_probe_that_was_added_counts_at_once() -> None:
+    """A rung that the settings added to a verified node has no good record to lean on."""
+    narrow = dataclasses.replace(LADDER, probes=LADDER.probes[:2], rungs=("inventory", "driver"))
+    ledger = empty()
+    for name in (DEVICES, PORTS):
+        run = Run(probe=name, verdict=verdict(PASS), started=0, ended=1)
+        ledger = ledgers.record(ledger, run, narrow, HYSTERESIS)
+    assert ledger.verified
+    assert FAIL is record(ledger, LOOPBACK, FAIL, 100, slow=True).standing(LOOPBACK)
+    assert (
+        ledgers.record(
+            ledger,
+            Run(probe=LOOPBACK, verdict=verdict(UNKNOWN), started=99, ended=100),
+            LADDER,
+            HYSTERESIS,
+        ).standing(LOOPBACK)
+        is None
+    )
+
+
+def test_what_went_over_a_rung_that_was_unseen_is_proven_again() -> None:
+    """Ports that nobody could look at for too long may be other ports now."""
+    ledger = record(verified(), PORTS, UNKNOWN, 200)
+    assert ledger.stands(LOOPBACK)
+    ledger = ledgers.settle(ledger, 900, LADDER, HYSTERESIS)
+    assert UNKNOWN is ledger.standing(PORTS)
+    ledger = record(ledger, PORTS, PASS, 1000)
+    assert not ledger.stands(LOOPBACK)
+    assert record(ledger, LOOPBACK, PASS, 1010, started=1001).stands(LOOPBACK)

@@ -254,3 +254,23 @@ def test_over_every_history_the_last_wish_is_delivered(steps: list[tuple[str, in
             send(one, now)
     assert wanted == one.delivered
     assert one.next(now + 1) in {None, Patch(state=wanted, heartbeat=True)}
+
+
+def test_what_is_not_told_becomes_overdue() -> None:
+    """From the first moment at which something was to be said, and from when a heartbeat was due."""
+    one = box()
+    assert 0 == one.overdue(50)
+    one.want(state())
+    action = one.next(100)
+    assert action is not None
+    one.failed(action, 100)
+    one.want(state("False", "PortDown"))
+    one.next(130)
+    assert 100 == one.overdue(200)
+    action = one.next(200)
+    assert action is not None
+    one.done(action, 200)
+    one.next(201)
+    assert 0 == one.overdue(201)
+    assert 0 == one.overdue(600)
+    assert one.overdue(1100) > 100

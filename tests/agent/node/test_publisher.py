@@ -17,6 +17,7 @@ import pytest
 import trustme
 
 from agent.cluster import api, token
+from agent.node import publisher
 from agent.node.condition import Condition
 from agent.node.metrics import NodeMetrics
 from agent.node.outbox import Event, Outbox, State
@@ -238,3 +239,26 @@ def test_a_stopped_publisher_writes_nothing_more(subject: Subject) -> None:
     time.sleep(1.5)
     assert before == len(subject.server.requests)
     assert not subject.publisher.alive
+
+
+def test_refused_for_long_is_no_state_to_rely_on(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent's pod is not ready while the API server says something else than the node."""
+    monkeypatch.setattr(publisher, "_UNHEARD_SECONDS", 0.5)
+    subject.server.answers = [(403, {}, b"{}")]
+    subject.publisher.want(state())
+    until(subject.publisher.unheard)
+    assert "has not taken what this node says" in subject.publisher.unheard()
+    subject.server.answers = [(200, {}, b"{}")]
+    until(lambda: subject.delivered)
+    until(lambda: not subject.publisher.unheard())
+
+
+def test_an_answer_that_trickles_is_given_up(subject: Subject) -> None:
+    """One byte at a time, for ever: the next word is not held back by it."""
+    subject.server.trickles = True
+    subject.publisher.want(state())
+    until(lambda: subject.count("change", "unreachable"))
+    subject.server.trickles = False
+    until(lambda: subject.delivered)

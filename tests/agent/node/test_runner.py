@@ -47,6 +47,7 @@ def misbehave(what, id):
     elif what == "grandchild":
         if os.fork() == 0: time.sleep(3600)
         time.sleep(3600)
+    elif what == "nested": os.write(1, b'{"id":1,"verdict":' + b"[" * 60000 + b"\\n"); time.sleep(3600)
     elif what == "control": answer(id, "bad reason!", part="a" * 5000)
     elif what == "pid": answer(id, part=str(os.getpid()))
     elif what == "changed": os.write(1, b'{"id":0,"changed":["rxe0/1"]}\\n'); answer(id)
@@ -120,6 +121,7 @@ def run(made: runner.Runner, wanted: ProbeInfo) -> Run:
         ("segfault", "ProbeCrashed", "killed by SIGSEGV"),
         ("garbage", "ProbeGarbled", "which is no answer"),
         ("wrongtype", "ProbeGarbled", "which is no answer"),
+        ("nested", "ProbeGarbled", "which is no answer"),
         ("flood", "ProbeFlooded", "without an answer"),
         ("lines", "ProbeFlooded", "without an answer"),
         ("closed", "ProbeCrashed", "closed its output"),

@@ -1,5 +1,6 @@
 """What is kept over a restart is kept whole, for this boot, or not used at all."""
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -7,6 +8,7 @@ import pytest
 
 from agent.node import condition, state
 from agent.node.state import Saved
+from tests.agent.node import rungs
 from tests.agent.node.rungs import BOOT, LADDER, verified
 
 
@@ -70,11 +72,10 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
-    """The kernel's own full device takes no byte."""
+    """The kernel takes a few bytes and no more."""
     path = tmp_path / "state.json"
     state.save(path, saved())
-    path.with_suffix(".new").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left"):
+    with rungs.little_room(), pytest.raises(OSError, match="File too large"):
         state.save(path, saved())
     assert [path] == list(tmp_path.iterdir())
     assert saved() == state.load(path, BOOT)
@@ -85,3 +86,20 @@ def test_a_file_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.symlink_to("/dev/zero")
     assert None is state.load(path, BOOT)
+
+
+def test_what_lies_in_the_way_is_neither_waited_for_nor_written_through(tmp_path: Path) -> None:
+    """A pipe in the place of either file hangs nobody, a link leads nowhere."""
+    path, victim = tmp_path / "state.json", tmp_path / "victim"
+    os.mkfifo(path)
+    assert None is state.load(path, BOOT)
+    path.unlink()
+    victim.write_text("mine")
+    path.symlink_to(victim)
+    assert None is state.load(path, BOOT)
+    (tmp_path / "state.new").symlink_to(victim)
+    state.save(path, saved())
+    assert "mine" == victim.read_text()
+    assert saved() == state.load(path, BOOT)
+    os.mkfifo(tmp_path / "state.new")
+    state.save(path, saved())

@@ -1,11 +1,13 @@
 """Ports as real nodes have them: up, down, spare, slow, unmanaged; and files that can't be read."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from probes import contract
 from probes.contract import Host, Kind, Outcome, Unreadable, Verdict
 from probes.driver import ports
 from tests import hosts
@@ -199,3 +201,16 @@ def test_a_file_that_cannot_be_read_is_named(
     assert str(caught.value).endswith(caught.value.why)
     assert f"mlx5_2/ports/1/{file}: " in str(caught.value)
     assert 1 == len(str(caught.value).splitlines())
+
+
+def test_a_port_that_is_gone_is_missed(tmp_path: Path) -> None:
+    """Its device is still listed, its folder is not: no profile has to say how many there were."""
+    host = hosts.unpack(IB, tmp_path)
+    before = ports.judge(ports.read(host), ports.Limits(ignore=("mlx5_1",)))
+    passed = "\n".join(part.part for part in before.parts)
+    shutil.rmtree(host.root / "sys/class/infiniband/mlx5_0/ports")
+    later = Host(root=host.root, inputs={contract.SEEN: passed})
+    verdict = judge(later, ignore=("mlx5_1",))
+    assert (Outcome.FAIL, "PortLost") == (verdict.outcome, verdict.reason)
+    assert "mlx5_0/1 was active earlier in this boot" in verdict.message
+    assert Outcome.FAIL is not judge(later, ignore=("mlx5_0", "mlx5_1")).outcome

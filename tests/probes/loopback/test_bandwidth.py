@@ -286,3 +286,19 @@ def test_a_verdict_is_about_facts_that_stay() -> None:
     """The facts can't be changed by who judges them."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         port().device = "other"  # type: ignore[misc]
+
+
+def test_a_port_whose_use_cannot_be_told_is_unknown() -> None:
+    """Blind is not in use: a rate that was never measured for that reason opens nothing."""
+    blind = port(measured=None, busy="can't tell whether it is in use (netlink)", blind="netlink")
+    verdict = judge(blind)
+    assert (Outcome.UNKNOWN, "UseUnreadable") == (verdict.outcome, verdict.reason)
+    assert "moved bytes intact" in verdict.message
+
+
+def test_a_port_that_lost_its_queue_pairs_fails_and_one_that_never_had_them_is_skipped() -> None:
+    """The same refusal means a broken driver on a port that moved bytes in this boot."""
+    without = port(no_rc="Operation not supported", measured=None)
+    assert Outcome.SKIP is judge(without).outcome
+    lost = judge(port(no_rc="Operation not supported", measured=None, moved_before=True))
+    assert (Outcome.FAIL, "NotRcCapable") == (lost.outcome, lost.reason)
