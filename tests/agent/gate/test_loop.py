@@ -402,6 +402,33 @@ def _dry_run(pool: objects.Pool, folder: pathlib.Path, *more: str) -> tuple[int,
     return done.returncode, " ".join(done.stdout.split()) if not more else done.stdout
 
 
+def test_two_gates_of_two_installations_do_not_fight(
+    pool: objects.Pool, tmp_path: pathlib.Path
+) -> None:
+    """Each writes its own key, once; the FabricNode is the first one's, and the other's nodes are left alone."""
+    other_key = "example.org/second-gate"
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+    second_namespace = f"{pool.namespace}-2"
+    name = {"name": second_namespace}
+    pool.api.apply(json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": name}))
+    with gate(pool, folders[0]) as first:
+        node = pool.add()
+        until(first, "its taint", lambda: pool.taint(node) == "unverified")
+        until(first, "its object", lambda: pool.fabric_node(node))
+        owner = pool.fabric_node(node)
+        with gate(pool, folders[1], taint_key=other_key, namespace=second_namespace) as second:
+            new = pool.add("new")
+            for one in (first, second):
+                until(one, "both taints", lambda: len(pool.taints(new)) == 2)
+            assert {KEY, other_key} == {taint["key"] for taint in pool.taints(new)}
+            before = [pool.get(one)["metadata"]["resourceVersion"] for one in (node, new)]
+            time.sleep(3)
+            assert before == [pool.get(one)["metadata"]["resourceVersion"] for one in (node, new)]
+            assert owner == pool.fabric_node(node)
+
+
 def test_wrong_settings_change_nothing(pool: objects.Pool, tmp_path: pathlib.Path) -> None:
     """A mistake in the ConfigMap is said once, and what was in force stays."""
     node = pool.add(taints=[STARTUP])

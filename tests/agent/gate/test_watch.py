@@ -2,12 +2,17 @@
 
 import contextlib
 import functools
+import json
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kubernetes import client
 
-from agent.cluster import errors
+from agent.cluster import connection, errors
 from agent.gate import metrics, records, view, watch
 from agent.gate.records import NodeView
 from tests.agent.gate import objects
@@ -182,3 +187,73 @@ def test_what_is_no_list_is_refused(answer: object) -> None:
     """A page without a version or objects is a failed call, and ends no thread."""
     with pytest.raises(errors.Unreachable, match="the list of nodes is no list"):
         watch._page(answer, "nodes")
+
+
+# --- Whatever comes in which order, the mirror ends where the server is ---
+
+_steps = st.lists(
+    st.tuples(
+        st.sampled_from(["set", "set", "set", "delete", "bookmark", "replay", "break", "expire"]),
+        st.sampled_from("abc"),
+        st.sampled_from(["True", "False", "Unknown"]),
+    ),
+    max_size=40,
+)
+
+
+@given(_steps)
+def test_mirror_ends_where_the_server_is(steps: list[tuple[str, str, str]]) -> None:
+    """Changes, bookmarks, events that come again after a resume, breaks, and history that expired."""
+    server: dict[str, dict[str, Any]] = {}
+    log: list[dict[str, Any]] = []
+    picture = view.View()
+    collection = watch.Collection(
+        what="nodes",
+        path="/",
+        query={},
+        read=functools.partial(records.node_view, taint_key="k", pool_label="p"),
+    )
+    api = connection.Connection(client.Configuration())
+    one = watch.Watch(api, collection, picture.nodes, metrics.Metrics())
+    taken = 0
+    for what, name, status in steps:
+        _happen(server, log, what, name, status)
+        if what == "replay":
+            taken = max(0, taken - 3)  # a resume from the last version that was noted
+        elif what == "expire":
+            found = {n: records.node_view(raw, "k", "p") for n, raw in server.items()}
+            picture.nodes.replace({n: seen for n, seen in found.items() if seen})
+            taken = len(log)
+        if what != "break":
+            for event in log[taken:]:
+                one._take(json.dumps(event).encode())
+            taken = len(log)
+    for event in log[taken:]:
+        one._take(json.dumps(event).encode())
+    assert {name: raw["status"]["conditions"][0]["status"] for name, raw in server.items()} == {
+        name: seen.status for name, seen in picture.nodes.records.items()
+    }
+
+
+def _happen(
+    server: dict[str, dict[str, Any]], log: list[dict[str, Any]], what: str, name: str, status: str
+) -> None:
+    """A change on the server, and what its watches are told of it."""
+    version = len(log) + 1
+    node = _raw(name, status, version)
+    if what == "set":
+        log.append({"type": "MODIFIED" if name in server else "ADDED", "object": node})
+        server[name] = node
+    elif what == "delete" and name in server:
+        del server[name]
+        log.append({"type": "DELETED", "object": node})
+    elif what == "bookmark":
+        log.append({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(version)}}})
+
+
+def _raw(name: str, status: str, version: int) -> dict[str, Any]:
+    condition = {"type": "FabricReady", "status": status}
+    return {
+        "metadata": {"name": name, "uid": name, "resourceVersion": str(version)},
+        "status": {"conditions": [condition]},
+    }

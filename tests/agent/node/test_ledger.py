@@ -58,7 +58,7 @@ def test_a_mechanical_failure_acts_at_once() -> None:
 
 
 def test_a_slow_run_acts_when_it_is_seen_twice_in_the_window() -> None:
-    """One slow run changes nothing, the second within five minutes does; later and with a good one between it does not."""
+    """One slow run changes nothing, the second within five minutes does; later, after a good one, it does not."""
     once = record(verified(), LOOPBACK, FAIL, 200, slow=True)
     assert PASS is once.standing(LOOPBACK)
     assert FAIL is record(once, LOOPBACK, FAIL, 499, slow=True).standing(LOOPBACK)
