@@ -3,6 +3,7 @@
 On real verbs.
 """
 
+import contextlib
 import errno
 import subprocess
 import time
@@ -188,16 +189,17 @@ def test_a_sequence_number_from_the_future_stalls(
     assert found.code in {transfer.OPERATION_TIMED_OUT, 12}
 
 
-def test_a_sequence_number_from_the_past_succeeds_and_writes_nothing(
+def test_a_sequence_number_from_the_past_writes_nothing_whatever_is_completed(
     ends: tuple[transfer.End, transfer.End],
 ) -> None:
-    """rxe takes it for a repeat and acknowledges it: only the destination tells."""
+    """rxe takes it for a repeat and mostly acknowledges it, as a success: only the destination tells."""
     first, second = ends
     expect(second, first, ahead=0x400000)
     pattern = payload.pattern(1)
     first.fill(pattern)
     second.clear()
-    assert first.write(second.address, 1 << 20, soon()).payload_bytes
+    with contextlib.suppress(transfer.Failure):
+        first.write(second.address, 1 << 20, soon())
     assert bytes(second.received()[: len(pattern)]) == bytes(len(pattern))
 
 
