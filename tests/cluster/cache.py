@@ -86,7 +86,7 @@ class Entry:
         Raises:
             RigError: the disk is too full to build it, or a step failed.
         """
-        with _locked(folder() / f".{self.name}.lock"):
+        with locked(folder() / f".{self.name}.lock"):
             if self.path.exists():
                 os.utime(self.path)
                 return self.path
@@ -132,7 +132,7 @@ def require_disk(entries: Iterable[Entry]) -> None:
 
 
 @contextmanager
-def _locked(path: pathlib.Path) -> Iterator[None]:
+def locked(path: pathlib.Path) -> Iterator[None]:
     """Holds the lock file, saying so when another run has it."""
     with path.open("w") as lock:
         try:

@@ -5,6 +5,7 @@ here. How this machine reaches its mirrors is mounted over the build, so nothing
 into the image and the Dockerfile need not know of it.
 """
 
+import contextlib
 import dataclasses
 import json
 import pathlib
@@ -78,9 +79,9 @@ def build_image(dockerfile: pathlib.Path, context: pathlib.Path, reference: str 
     """
     if not dockerfile.exists():
         raise cache.RigError(f"there is no {dockerfile}: the image cannot be built")
-    _limit_store()
-    _load_base()
-    with tempfile.TemporaryDirectory() as settings:
+    with _alone(), tempfile.TemporaryDirectory() as settings:
+        _limit_store()
+        _load_base()
         mounts = _write_machine_settings(pathlib.Path(settings))
         return _build(dockerfile, context, reference, mounts)
 
@@ -95,9 +96,14 @@ def build_plugin() -> Image:
     return _build_static(binaries.plugin().get() / "plugin", PLUGIN)
 
 
+def _alone() -> contextlib.AbstractContextManager[None]:
+    """Two builds in one store take each other's unfinished stages away."""
+    return cache.locked(cache.folder() / ".buildah.lock")
+
+
 def _build_static(program: pathlib.Path, reference: str) -> Image:
     """An image of one static program and nothing else."""
-    with tempfile.TemporaryDirectory() as folder:
+    with _alone(), tempfile.TemporaryDirectory() as folder:
         context = pathlib.Path(folder)
         shutil.copy(program, context)
         dockerfile = context / "Dockerfile"
