@@ -20,7 +20,7 @@ _CONTROL_PLANE = {"key": "node-role.kubernetes.io/control-plane", "operator": "E
 _OURS = {"key": "readiness.k8s.io/FabricReady", "operator": "Exists"}
 _NONE: dict[str, Any] = {}
 # What differs between the plugins, and could be in the way.
-_PLUGINS = {
+_PLUGINS: dict[str, list[dict[str, Any]]] = {
     "nvidia-device-plugin.yml": [
         {"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}
     ],
@@ -137,8 +137,11 @@ def test_it_reads_one_folder_as_nobody(
             "automountServiceAccountToken": False,
         },
     }
-    account = {"apiVersion": "v1", "kind": "ServiceAccount"}
-    account["metadata"] = {"name": "default", "namespace": "gate-restricted"}  # type: ignore[assignment]
+    account = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": "default", "namespace": "gate-restricted"},
+    }
     for found in (namespace, account, alone):
         apiserver.apply(json.dumps(found))
 
