@@ -76,16 +76,10 @@ def closed(cluster: clusters.Cluster) -> Iterator[clusters.Cluster]:
         cluster.apply(json.dumps(one))
     yield cluster
     names = [f"pod/layer4-{name}" for name in _PODS]
+    # Emulated, their sandboxes take seconds to go: they do it while other tests run.
     cluster.kubectl(
-        "delete",
-        "daemonset/rig-plugin",
-        "daemonset/rig-driver",
-        *names,
-        "--timeout=60s",
-        timeout=90,
+        "delete", "daemonset/rig-plugin", "daemonset/rig-driver", *names, "--wait=false"
     )
-    gone = "--selector=app in (rig-plugin, rig-driver)"
-    cluster.wait_until("their pods to go", lambda: not cluster.get("pods", gone)["items"])
 
 
 def _status(cluster: clusters.Cluster, name: str) -> dict[str, Any]:
