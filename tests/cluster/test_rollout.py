@@ -44,21 +44,26 @@ def test_an_agent_that_hangs_is_seen_and_one_that_dies_costs_nothing(
     """SIGSTOP: its pod is not ready. SIGKILL: it starts again, the condition does not move, no taint comes."""
     assert shown.rows
     before = cluster.condition("node-a", "FabricReady")
-    mine = "tr '\\0' ' ' < $p/cmdline 2>/dev/null | grep -q 'fabric-ready agent $'"
-    find = f"for p in /proc/[0-9]*; do {mine} && echo ${{p#/proc/}}; done"
-    guest = cluster.nodes["node-a"]
-    pids = guest.run(find, check=False).stdout.split()
-    assert 1 == len(pids)
-    guest.run(f"kill -STOP {pids[0]}")
-    cluster.wait_until("the pod to be unready", lambda: _agents_ready(cluster) == 1, seconds=60)
-    guest.run(f"kill -9 {pids[0]}")
-    cluster.wait_until(
-        "the agent to be ready again", lambda: _agents_ready(cluster) == 2, seconds=120
-    )
+    guest, pid = cluster.nodes["node-a"], _agent_pid(cluster)
+    guest.run(f"kill -STOP {pid}")
+    cluster.wait_until("the pod to be unready", lambda: _agents_ready(cluster) == 1, seconds=90)
+    guest.run(f"kill -CONT {pid}")
+    cluster.wait_until("the pod to be ready", lambda: _agents_ready(cluster) == 2, seconds=90)
+    guest.run(f"kill -9 {_agent_pid(cluster)}")
+    cluster.wait_until("another process", lambda: _agent_pid(cluster) not in {"", pid}, seconds=90)
+    cluster.wait_until("the pod to be ready", lambda: _agents_ready(cluster) == 2, seconds=120)
     after = cluster.condition("node-a", "FabricReady")
     assert before["lastTransitionTime"] == after["lastTransitionTime"]
     assert ("True", "FabricVerified") == (after["status"], after["reason"])
     assert "taints" not in cluster.get("node", "node-a")["spec"]
+
+
+def _agent_pid(cluster: clusters.Cluster) -> str:
+    """Of the agent's process on node-a, empty while there is none."""
+    mine = "tr '\\0' ' ' < $p/cmdline 2>/dev/null | grep -q 'fabric-ready agent $'"
+    find = f"for p in /proc/[0-9]*; do {mine} && echo ${{p#/proc/}}; done"
+    found = cluster.nodes["node-a"].run(find, check=False).stdout.split()
+    return found[0] if len(found) == 1 else ""
 
 
 def _agents_ready(cluster: clusters.Cluster) -> int:
