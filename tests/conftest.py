@@ -2,9 +2,9 @@
 
 Tests that need none of them run first. What the others need from the outside world is made before
 the first test; then this process moves into a network namespace of its own
-(`tests/cluster/network.py`) and stays there. Beside its first tests the cluster boots and the tests
-inside its guests run (`tests/cluster/ahead.py`), and a pytest of their own runs those of the API
-server (`tests/cluster/beside.py`), which mostly wait. Their results come last.
+(`tests/cluster/network.py`) and stays there. The tests of the API server mostly wait: a pytest of
+their own runs them (`tests/cluster/beside.py`) while the cluster boots, the tests inside its guests
+run (`tests/cluster/ahead.py`), and then those of the cluster. Their results come last.
 """
 
 import tempfile
@@ -58,7 +58,7 @@ def _started_cluster(config: pytest.Config) -> "clusters.Cluster":
 
 
 def _work(config: pytest.Config) -> "ahead.Ahead":
-    """What runs beside the tests, started with the first of them."""
+    """What runs beside the tests, started by the first one that needs more than this process."""
     if _ahead not in config.stash:
         inside: list[str] = config.stash[_in_guest]
         config.stash[_ahead] = ahead.Ahead(config, config.stash[_images], inside)
@@ -122,7 +122,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
     config = item.config
     if guest_tests.is_inside():
         return None
-    if _images in config.stash:
+    if _images in config.stash and _order(item) > 0:
         _work(config)
     if item.get_closest_marker("in_guest"):
         found = _work(config).reports()[item.nodeid]
