@@ -9,6 +9,7 @@ from agent import VERSION, check, logs, show_settings, wait
 from agent.settings import DEFAULT_PATH, Settings, SettingsError, explain, load
 
 EXIT_USAGE = 64
+_LONGEST_SECONDS = 86_400.0
 
 
 class _Parser(argparse.ArgumentParser):
@@ -48,6 +49,15 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
         from agent.node import loop as node_loop  # noqa: PLC0415
 
         return node_loop.run(settings)
+    if options.command == "uninstall":
+        from agent.uninstall import run as uninstall  # noqa: PLC0415
+
+        return uninstall.run(
+            settings,
+            everything=options.all,
+            dry_run=options.dry_run,
+            patience_seconds=options.timeout,
+        )
     if options.dry_run:
         from agent.gate import preview  # noqa: PLC0415
 
@@ -55,6 +65,13 @@ def _run(options: argparse.Namespace, settings: Settings) -> int:
     from agent.gate import loop as gate_loop  # noqa: PLC0415
 
     return gate_loop.run(settings, lambda: load(options.config))
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= _LONGEST_SECONDS:
+        raise ValueError
+    return number
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,6 +118,29 @@ def _parser() -> argparse.ArgumentParser:
         parents=[common],
         help="wait until this node has proven its fabric (in a device plugin's init container)",
         description="Exit code: 0 proven in this boot, 1 this boot has no id, 143 ended by SIGTERM, 64 usage.",
+    )
+    removing = commands.add_parser(
+        "uninstall",
+        parents=[common],
+        allow_abbrev=False,  # half of an option must not be a whole removal
+        help="take everything of ours off the nodes again, over your kubeconfig",
+        description="Stops agents and gate, takes our taints, conditions, label and annotations off every node, and"
+        " removes FabricNodes and their CRD. Exit code: 0 done, 1 something is left (and named), 64 usage.",
+    )
+    removing.add_argument(
+        "--all",
+        action="store_true",
+        help="also what the manifests installed, the namespace included",
+    )
+    removing.add_argument(
+        "--dry-run", action="store_true", help="print what would be removed; writes nothing"
+    )
+    removing.add_argument(
+        "--timeout",
+        type=_seconds,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long to wait for what is being deleted, and for a busy API server (default: 120)",
     )
     commands.add_parser(
         "settings", parents=[common], help="print what is in force and where it came from"

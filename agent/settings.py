@@ -197,6 +197,11 @@ def load(path: Path | None, environment: Mapping[str, str] | None = None) -> Set
     return settings
 
 
+def is_taint_key(text: str) -> bool:
+    """Whether a text has the form of a taint's key."""
+    return _KEY.fullmatch(text) is not None
+
+
 def explain(error: SettingsError, path: Path | None) -> str:
     """The error's line, with the file and the line in it where that can be told."""
     if not error.where:

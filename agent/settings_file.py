@@ -70,7 +70,7 @@ def read(path: Path | None) -> Document:
     Raises:
         SettingsError: with the one line to show.
     """
-    return _parse("" if path is None else _text(path), path)
+    return parse("" if path is None else _text(path), path)
 
 
 def _text(path: Path) -> str:
@@ -95,8 +95,12 @@ def _annotation(kind: type[msgspec.Struct], keys: tuple[str, ...]) -> Any:
     return found
 
 
-def _parse(text: str, path: Path | None) -> Document:
-    """YAML to values and lines; a duplicate key is refused, since the loser would be ignored silently."""
+def parse(text: str, path: Path | None) -> Document:
+    """YAML to values and lines; a duplicate key is refused, since the loser would be ignored silently.
+
+    Raises:
+        SettingsError: with the one line to show.
+    """
     lines: dict[tuple[str, ...], int] = {}
     try:
         loader = _Loader(text)

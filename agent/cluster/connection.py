@@ -70,6 +70,10 @@ class Connection:
         """Applies a JSON merge patch. Never to a Node: it replaces whole lists."""
         self._send("PATCH", path, body, "application/merge-patch+json")
 
+    def strategic_patch(self, path: str, body: Mapping[str, Any]) -> None:
+        """Applies a strategic merge patch: lists that have merge keys are merged, others replaced."""
+        self._send("PATCH", path, body, "application/strategic-merge-patch+json")
+
     def create(self, path: str, body: Mapping[str, Any]) -> Any:
         """Creates an object in the collection at a path; what the server made of it."""
         return self._send("POST", path, body, "application/json")

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import threading
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -177,3 +178,42 @@ def pool(api: controlplane.ApiServer) -> Iterator[Pool]:
         yield made
     finally:
         made.clear()
+
+
+@contextlib.contextmanager
+def hammer(api: controlplane.ApiServer, node: str, key: str) -> Iterator[list[str]]:
+    """Adds and removes a taint of its own as another controller does: read, then write what was read.
+
+    Yields a list that gets, for each write, what had been lost of its own since the last one.
+    """
+    stop = threading.Event()
+    said: list[str] = []
+    connection = connect(api)
+    mine: dict[str, Any] = {"key": key, "effect": "NoSchedule"}
+
+    def run() -> None:
+        there = False
+        while not stop.is_set():
+            raw = connection.get(f"/api/v1/nodes/{node}")
+            found = raw["spec"].get("taints", [])
+            has = any(taint["key"] == key for taint in found)
+            kept = [taint for taint in found if taint["key"] != key]
+            version = raw["metadata"]["resourceVersion"]
+            patch = [
+                {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+                {"op": "add", "path": "/spec/taints", "value": kept if has else [mine, *kept]},
+            ]
+            try:
+                connection.json_patch(f"/api/v1/nodes/{node}", patch)
+            except errors.Conflict:
+                continue
+            said.append("" if has == there else json.dumps(found))
+            there = not has
+
+    thread = threading.Thread(target=run, name="hammer")
+    thread.start()
+    try:
+        yield said
+    finally:
+        stop.set()
+        thread.join(30)

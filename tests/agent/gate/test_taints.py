@@ -3,10 +3,8 @@
 import contextlib
 import functools
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
@@ -205,7 +203,7 @@ def test_nothing_is_lost_among_three_writers_that_hammer_the_same_nodes(
     rounds = 0
     with contextlib.ExitStack() as stack:
         hammered = [
-            stack.enter_context(_hammer(pool, node, f"example.org/hammer-{number}"))
+            stack.enter_context(objects.hammer(pool.api, node, f"example.org/hammer-{number}"))
             for node in nodes
             for number in range(2)
         ]
@@ -225,42 +223,3 @@ def test_nothing_is_lost_among_three_writers_that_hammer_the_same_nodes(
     for said_ in hammered:
         assert len(said_) >= 4
         assert [] == [lost for lost in said_ if lost]
-
-
-@contextlib.contextmanager
-def _hammer(pool: objects.Pool, node: str, key: str) -> Iterator[list[str]]:
-    """Adds and removes a taint of its own as another controller does: read, then write what was read.
-
-    Yields a list that gets, for each write, what had been lost of its own since the last one.
-    """
-    stop = threading.Event()
-    said: list[str] = []
-    connection = objects.connect(pool.api)
-    mine: dict[str, Any] = {"key": key, "effect": "NoSchedule"}
-
-    def run() -> None:
-        there = False
-        while not stop.is_set():
-            raw = connection.get(f"/api/v1/nodes/{node}")
-            found = raw["spec"].get("taints", [])
-            has = any(taint["key"] == key for taint in found)
-            kept = [taint for taint in found if taint["key"] != key]
-            version = raw["metadata"]["resourceVersion"]
-            patch = [
-                {"op": "test", "path": "/metadata/resourceVersion", "value": version},
-                {"op": "add", "path": "/spec/taints", "value": kept if has else [mine, *kept]},
-            ]
-            try:
-                connection.json_patch(f"/api/v1/nodes/{node}", patch)
-            except errors.Conflict:
-                continue
-            said.append("" if has == there else json.dumps(found))
-            there = not has
-
-    thread = threading.Thread(target=run, name="hammer")
-    thread.start()
-    try:
-        yield said
-    finally:
-        stop.set()
-        thread.join(30)

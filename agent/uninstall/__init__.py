@@ -1,0 +1,1 @@
+"""Takes everything of the product out of a cluster again, and nothing else."""

@@ -1,0 +1,1 @@
+"""The product taken out of a cluster again."""
