@@ -103,8 +103,11 @@ class BreakerSettings(_Section, frozen=True):
 class GateSettings(_Section, frozen=True):
     """The one writer of the taint."""
 
-    mode: Literal["observe", "enforce"] = "observe"
-    """`observe` closes no node and says what it would close; `enforce` closes. Both open what is proven."""
+    mode: Literal["observe", "enforce", "nrc"] = "observe"
+    """`observe` closes no node and says what it would close; `enforce` closes. Both open what is proven.
+
+    `nrc`: node-readiness-controller writes the taint, and this gate only says what it would do.
+    """
     pool_label: str = "fabric-readiness.dev/pool"
     """Nodes that carry this label are gated; its value is the name of their pool."""
     node_selector: str = ""

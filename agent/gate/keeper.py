@@ -123,6 +123,7 @@ class Keeper:
         """Whether all watches see and this gate leads. When that begins, everything is looked at anew."""
         acting = self._view.current and self._leader.leading
         self._counters.enforcing.set(int(self._orders.enforcing))
+        self._counters.writes_taints.set(int(self._orders.writing))
         self._counters.current.set(int(self._view.current))
         self._counters.leading.set(int(self._leader.leading))
         orders, self._next_orders = self._next_orders, None
@@ -150,7 +151,9 @@ class Keeper:
         return acting
 
     def _warn(self) -> None:
-        """Says what is probably not meant."""
+        """Says what is probably not meant, and what is easily forgotten."""
+        if not self._orders.writing:
+            _log.warning("mode nrc: this gate neither writes nor removes the taint, whoever does")
         nodes = [node for name in self._view.names() if (node := self._view.node(name))]
         if not nodes:
             _log.warning("no node is in a pool: nothing is gated until nodes have the pool's label")
@@ -263,7 +266,7 @@ class Keeper:
         pool = self._pool(node)
         held = said.cause is Cause.HELD
         value = decision.AGENT
-        if said.limited and node.taint is None:
+        if said.limited and node.taint is None and self._orders.writing:
             room_at = pool.room_at(around.wall)
             if room_at > around.wall:
                 held, value = True, said.value

@@ -82,7 +82,12 @@ class Metrics:
         )
         self.enforcing = prometheus_client.Gauge(
             "fabric_gate_enforcing",
-            "1 in mode enforce, 0 in mode observe.",
+            "1 in mode enforce, 0 in any other.",
+            registry=registry,
+        )
+        self.writes_taints = prometheus_client.Gauge(
+            "fabric_gate_writes_taints",
+            "1 while this gate writes the taint, 0 in mode nrc, where another controller does.",
             registry=registry,
         )
         self.settings_refused = prometheus_client.Gauge(

@@ -54,5 +54,5 @@ def orders(gate: GateSettings) -> Orders:
             absent_percent=gate.breaker.absent_percent,
         ),
         enforcing=gate.mode == "enforce",
-        writing=True,
+        writing=gate.mode != "nrc",
     )

@@ -48,6 +48,7 @@ RIGHTS = (
         for kind in ("clusterrolebindings", "clusterroles")
         for name in ("fabric-agent", "fabric-gate")
     ),
+    f"{_RBAC}/clusterrolebindings/fabric-taint-writer",
     f"{_RBAC}/clusterroles/fabric-taint-writer",
     # Events of objects that have no namespace, such as nodes, live in `default`.
     *(

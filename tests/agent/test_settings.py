@@ -89,7 +89,7 @@ def test_an_unknown_key_is_refused_with_those_that_are_allowed(
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("gate:\n  mode: on-ish", "2: gate.mode: 'on-ish' is not allowed; allowed here: observe, enforce"),
+        ("gate:\n  mode: on-ish", "2: gate.mode: 'on-ish' is not allowed; allowed here: observe, enforce, nrc"),
         ("log_level: INFO", "1: log_level: 'INFO' is not allowed; allowed here: debug, info, warning, error"),
     ],
 )  # fmt: skip

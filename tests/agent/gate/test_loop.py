@@ -247,6 +247,32 @@ def test_observe_closes_nothing_says_what_it_would_close_and_opens_what_is_prove
         assert f"would taint {bad}: FabricReady is False (PortDown)" in running.program.tail()
 
 
+def test_another_controller_may_write_the_taint(pool: objects.Pool, tmp_path: pathlib.Path) -> None:
+    """In mode nrc no taint is written, removed or taken off a node that leaves; what would be is said."""
+    bad, good, leaving = (
+        pool.add("bad"),
+        *(pool.add(n, taints=[STARTUP]) for n in ("good", "out")),
+    )
+    pool.agent(good, ready=True)
+    pool.report(good, "True", "FabricVerified")
+    pool.report(bad, "False", "PortDown", boot=BOOT, rung="driver")
+    before = {node: pool.get(node) for node in (bad, good)}
+    with gate(pool, tmp_path, mode="nrc") as running:
+        withheld = 'fabric_gate_withheld_writes_total{{action="{}"}}'
+        until(running, "taint", lambda: running.value(withheld.format("taint")) == 1)
+        until(running, "untaint", lambda: running.value(withheld.format("untaint")) == 1)
+        until(running, "its object", lambda: pool.fabric_node(leaving))
+        pool.api.kubectl("label", "node", leaving, f"{pool.label}-")
+        until(running, "its object to go", lambda: pool.fabric_node(leaving) is None)
+        assert "unverified" == pool.taint(leaving)
+        assert before == {node: pool.get(node) for node in before}
+        assert 0 == running.value("fabric_gate_writes_taints")
+        assert "mode nrc: this gate neither writes" in running.program.tail(100)
+        running.set(mode="enforce")
+        until(running, "the gate to open", lambda: pool.taint(good) is None)
+        assert 1 == running.value("fabric_gate_writes_taints")
+
+
 def test_enforce_in_a_running_cluster_closes_no_working_node(
     pool: objects.Pool, tmp_path: pathlib.Path
 ) -> None:

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.apiserver
 
 MANIFESTS = disk.REPOSITORY / "manifests"
 NAMESPACE = "fabric-readiness"
+_TAINT_WRITER = "components/node-readiness-controller/taint-writer.yaml"
 OWN_KEY = "example.com/our-fabric"
 AUTOSCALER_KEY = "startup-taint.cluster-autoscaler.kubernetes.io/FabricReady"
 OURS = [
@@ -41,6 +42,26 @@ _KINDS = (
     "validatingadmissionpolicies", "validatingadmissionpolicybindings",
     "mutatingadmissionpolicies", "mutatingadmissionpolicybindings",
 )  # fmt: skip
+_ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_RULES_CRD: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "nodereadinessrules.readiness.node.x-k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, of a test"},
+    },
+    "spec": {
+        "group": "readiness.node.x-k8s.io",
+        "scope": "Cluster",
+        "names": {"kind": "NodeReadinessRule", "plural": "nodereadinessrules"},
+        "versions": [
+            {
+                "name": "v1alpha1", "served": True, "storage": True,
+                "schema": {"openAPIV3Schema": _ANYTHING},
+            }
+        ],
+    },
+}  # fmt: skip
 
 
 class Site:
@@ -196,7 +217,8 @@ def test_all_takes_what_the_manifests_installed(site: Site) -> None:
     """Afterwards there is exactly what there was before the installation."""
     site.remove(everything=True)
     before = site.names()
-    built = site.install("startup-taint")
+    built = site.install("startup-taint", "cluster-autoscaler")
+    site.api.kubectl("apply", "--filename", str(MANIFESTS / _TAINT_WRITER))
     assert 20 < len(built)
     assert before != site.names()
     assert 0 == site.remove(everything=True)
@@ -354,6 +376,36 @@ def test_another_installation_keeps_its_nodes(
     for name in (mine, orphan):
         assert len(OTHERS) == len(site.get(name)["spec"]["taints"])
     site.connection.delete(f"{names.FABRIC_NODES}/{theirs}")
+
+
+def test_rules_of_node_readiness_controller(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ours goes first. One that somebody else wrote would close every node once the condition goes: it comes first.
+
+    The kind is a bare one of that name; its controller has no part in this.
+    """
+    site.api.apply(json.dumps(_RULES_CRD))
+    crd = f"customresourcedefinition/{_RULES_CRD['metadata']['name']}"
+    site.api.kubectl("wait", "--for=condition=Established", "--timeout=30s", crd)
+    folder = MANIFESTS / "components/node-readiness-controller"
+    site.api.kubectl("apply", "--kustomize", str(folder))
+    name = site.node()
+    rule = yaml.safe_load((folder / "rule.yaml").read_text())
+    other = {**rule, "metadata": {"name": "theirs"}}
+    unrelated = {**rule, "metadata": {"name": "unrelated"}, "spec": {"conditions": [{"type": "X"}]}}
+    for one in (other, unrelated):
+        site.connection.create(names.RULES, one)
+    before = site.get(name)
+    assert 1 == site.remove()
+    assert "left: nodereadinessrules/theirs: wants our condition" in capsys.readouterr().out
+    assert before == site.get(name)
+    site.connection.delete(f"{names.RULES}/theirs")
+    assert 0 == site.remove(everything=True)
+    assert 1 == counts(capsys.readouterr().out)["nodereadinessrules"]
+    [left] = site.connection.get(names.RULES)["items"]
+    assert "unrelated" == left["metadata"]["name"]
+    site.connection.delete(
+        f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{_RULES_CRD['metadata']['name']}"
+    )
 
 
 def test_pages_are_followed(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
