@@ -61,6 +61,7 @@ class Subject:
     folder: Path
     machine: machines.Machine
     port: int
+    namespace: str = _NAMESPACE
     process: subprocess.Popen[bytes] | None = None
 
     def create_node(self) -> None:
@@ -74,7 +75,7 @@ class Subject:
 
     def renew_token(self) -> None:
         """A token bound to the Node object that there is now."""
-        token = self.api.token("fabric-agent", _NAMESPACE, node=self.name)
+        token = self.api.token("fabric-agent", self.namespace, node=self.name)
         (self.folder / "account/token").write_text(token)
 
     def make_anew(self) -> None:
