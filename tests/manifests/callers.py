@@ -11,21 +11,12 @@ from agent.cluster import connection
 from tests.cluster import cache, controlplane, processes
 
 NAMESPACE = "fabric-readiness"
-
-
 KEY = "readiness.k8s.io/FabricReady"
-
-
 AUTOSCALER_KEY = "startup-taint.cluster-autoscaler.kubernetes.io/FabricReady"
-
-
 PREFIX = "fabric-readiness.dev"
-
-
 OTHERS = {"key": "example.org/others", "value": "x", "effect": "NoSchedule"}
-
-
 EFFECT_SECONDS = 30
+_RBAC = "rbac.authorization.k8s.io"
 
 
 class Caller:
@@ -121,6 +112,57 @@ def kubelet_of(apiserver: controlplane.ApiServer, node: str, folder: pathlib.Pat
     path = folder / f"{node}.kubeconfig"
     apiserver.write_kubeconfig(path, f"system:node:{node}", "system:nodes")
     return Kubelet(apiserver, path)
+
+
+def node_writer(apiserver: controlplane.ApiServer) -> Caller:
+    """A controller that may write nodes, and knows nothing of us."""
+    name = "policies-other"
+    account = {"name": name, "namespace": "default"}
+    resources = {"apiGroups": [""], "resources": ["nodes", "nodes/status"]}
+    rule = {**resources, "verbs": ["get", "patch", "update"]}
+    for body in (
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": name},
+            "rules": [rule],
+        },
+        {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},
+            "subjects": [{"kind": "ServiceAccount", **account}],
+        },
+    ):
+        apiserver.apply(json.dumps(body))
+    return with_token(apiserver, apiserver.token(name, "default"))
+
+
+def register(kubelet: Caller, name: str, *taints: dict[str, str], **labels: str) -> None:
+    """Creates a Node of the pool, as a kubelet does that starts for the first time."""
+    metadata = {"name": name, "labels": {f"{PREFIX}/pool": "rig", **labels}}
+    kubelet.create(
+        {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"taints": list(taints)}}
+    )
+
+
+def live(apiserver: controlplane.ApiServer, folder: pathlib.Path) -> None:
+    """A kubelet registers with its startup taint, reports, and renews its lease."""
+    name = f"policy-{uuid.uuid4().hex[:8]}"
+    kubelet = kubelet_of(apiserver, name, folder)
+    register(kubelet, name, {"key": KEY, "value": "unverified", "effect": "NoSchedule"})
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    kubelet.report(name, {"status": {"conditions": [ready], "capacity": {"cpu": "8"}}})
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": "kube-node-lease"},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": 40},
+    }
+    kubelet.create(lease)
+    apiserver.kubectl("delete", "node", name)
 
 
 def write_taints(caller: Caller, node: str, *taints: dict[str, str]) -> str:

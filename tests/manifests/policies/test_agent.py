@@ -125,6 +125,51 @@ def test_agent_touches_no_spec_and_no_other_object(
         apiserver.kubectl("delete", kind, other)
 
 
+def test_agent_repeats_no_condition_and_empties_no_status(agent: callers.Caller, node: str) -> None:
+    """A JSON patch can do what a strategic one can't: a second condition of a type, a status without any."""
+    [again] = callers.condition(status="True")["status"]["conditions"]
+    agent.status("node", node, callers.condition())
+    more = [{"op": "add", "path": "/status/conditions/-", "value": again}]
+    nothing = [{"op": "replace", "path": "/status", "value": {}}]
+    for patch, words in ((more, "has that condition already"), (nothing, "FabricTransport only")):
+        with pytest.raises(cache.RigError, match=words):
+            agent.kubectl(
+                "patch", "node", node, "--subresource=status", "--type=json",
+                "--patch", json.dumps(patch),
+            )  # fmt: skip
+
+
+def test_agent_writes_short_events_about_its_own_node_alone(
+    apiserver: controlplane.ApiServer, agent: callers.Caller, node: str
+) -> None:
+    """In either of the two groups that events have; bounded, and with no second object in them."""
+    own = callers.event_about({"kind": "Node", "name": node})
+    agent.create({**own, "message": "x" * 1024})
+    own = callers.event_about({"kind": "Node", "name": node})
+    with pytest.raises(cache.RigError, match="over 1024"):
+        agent.create({**own, "message": "x" * 1025})
+    with pytest.raises(cache.RigError, match="events about its own node only"):
+        agent.create({**own, "related": {"kind": "Node", "name": "another"}})
+    modern = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": own["metadata"],
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "example.org/x",
+        "reportingInstance": "x",
+        "action": "x",
+        "reason": "PortDown",
+        "type": "Warning",
+    }
+    with pytest.raises(cache.RigError, match="events about its own node only"):
+        agent.create({**modern, "regarding": {"kind": "Node", "name": "another"}})
+    agent.create({**modern, "regarding": {"kind": "Node", "name": node}})
+    name = own["metadata"]["name"]
+    with pytest.raises(cache.RigError, match="create events and nothing else"):
+        agent.kubectl("delete", "event", name)
+    apiserver.kubectl("delete", "event", name)
+
+
 def test_agent_of_a_node_that_was_made_anew_writes_nothing(
     apiserver: controlplane.ApiServer, agent: callers.Caller, node: str
 ) -> None:

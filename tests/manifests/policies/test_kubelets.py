@@ -21,28 +21,11 @@ def kubelet(
     return callers.kubelet_of(apiserver, node, tmp_path)
 
 
-def _register(kubelet: callers.Caller, name: str, *taints: dict[str, str], **labels: str) -> None:
-    metadata = {"name": name, "labels": {f"{callers.PREFIX}/pool": "rig", **labels}}
-    kubelet.create(
-        {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"taints": list(taints)}}
-    )
-
-
-def _live(apiserver: controlplane.ApiServer, folder: pathlib.Path) -> None:
-    """A kubelet registers with its startup taint, and reports."""
-    name = f"policy-{uuid.uuid4().hex[:8]}"
-    caller = callers.kubelet_of(apiserver, name, folder)
-    _register(caller, name, {"key": callers.KEY, "value": "unverified", "effect": "NoSchedule"})
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-    caller.report(name, {"status": {"conditions": [ready], "capacity": {"cpu": "8"}}})
-    apiserver.kubectl("delete", "node", name)
-
-
 def test_kubelet_registers_and_reports(
     apiserver: controlplane.ApiServer, tmp_path: pathlib.Path
 ) -> None:
     """With every policy installed it brings the startup taint and writes its status."""
-    _live(apiserver, tmp_path)
+    callers.live(apiserver, tmp_path)
 
 
 def test_reserved_names_are_not_a_kubelets(
@@ -55,12 +38,12 @@ def test_reserved_names_are_not_a_kubelets(
     apiserver.kubectl("taint", "node", node, f"{callers.KEY}=driver:NoSchedule")
     apiserver.kubectl("label", "node", node, f"{callers.PREFIX}/verified=false")
     kubelet.report(node, {"status": {"capacity": {"cpu": "9"}}})
-    reserved = "written by agent, gate and those who may update fabricnodes"
+    reserved = "by agent, gate and those who may update fabricnodes"
     with pytest.raises(errors.Conflict, match=reserved):
         kubelet.report(node, callers.condition(status="True"))
     name = f"{node}-2"
     with pytest.raises(cache.RigError, match=reserved):
-        _register(
+        callers.register(
             callers.kubelet_of(apiserver, name, tmp_path),
             name,
             **{f"{callers.PREFIX}/verified": "true"},
@@ -71,23 +54,7 @@ def test_reserved_names_are_not_another_controllers(
     apiserver: controlplane.ApiServer, node: str
 ) -> None:
     """One that may write nodes, but not FabricNodes, keeps its own taints and can't take ours."""
-    account = {"name": "policies-other", "namespace": "default"}
-    role = {"name": "policies-other"}
-    api = "rbac.authorization.k8s.io"
-    rule = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]}
-    for body in (
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
-        {"apiVersion": f"{api}/v1", "kind": "ClusterRole", "metadata": role, "rules": [rule]},
-        {
-            "apiVersion": f"{api}/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": role,
-            "roleRef": {"apiGroup": api, "kind": "ClusterRole", "name": "policies-other"},
-            "subjects": [{"kind": "ServiceAccount", **account}],
-        },
-    ):
-        apiserver.apply(json.dumps(body))
-    other = callers.with_token(apiserver, apiserver.token("policies-other", "default"))
+    other = callers.node_writer(apiserver)
     ours = {"key": callers.KEY, "value": "driver", "effect": "NoSchedule"}
     apiserver.kubectl("taint", "node", node, f"{callers.KEY}=driver:NoSchedule")
     more = {"key": "example.org/more", "effect": "NoSchedule"}
@@ -96,12 +63,51 @@ def test_reserved_names_are_not_another_controllers(
         [more],
         [more, {**ours, "value": "peer"}],
         [more, {**ours, "effect": "NoExecute"}],
+        [more, ours, {**ours, "effect": "NoExecute"}],
     ):
-        with pytest.raises(cache.RigError, match="written by agent, gate and those"):
+        with pytest.raises(cache.RigError, match="by agent, gate and those"):
             callers.write_taints(other, node, *wrong)
-    with pytest.raises(cache.RigError, match="written by agent, gate and those"):
+    with pytest.raises(cache.RigError, match="by agent, gate and those"):
         other.kubectl("annotate", "node", node, f"{callers.PREFIX}/verified-boot-id=b1")
     apiserver.kubectl("taint", "node", node, f"{callers.KEY}-")  # an admin may
+
+
+def test_lists_may_come_back_in_another_order(apiserver: controlplane.ApiServer, node: str) -> None:
+    """One that read the node, and writes all of it with its own change, has not touched our names."""
+    other = callers.node_writer(apiserver)
+    both = [callers.condition(type=kind) for kind in ("FabricReady", "FabricTransport")]
+    for one in both:
+        apiserver.kubectl(
+            "patch", "node", node, "--subresource=status", "--type=strategic",
+            "--patch", json.dumps(one),
+        )  # fmt: skip
+    for key in (callers.KEY, callers.AUTOSCALER_KEY):
+        apiserver.kubectl("taint", "node", node, f"{key}=driver:NoSchedule")
+    found = json.loads(apiserver.kubectl("get", "node", node, "--output=json"))
+    conditions, taints = found["status"]["conditions"], found["spec"]["taints"]
+    conditions.reverse()
+    taints.reverse()
+    other.kubectl("replace", "--subresource=status", "--filename=-", stdin=json.dumps(found))
+    callers.write_taints(other, node, *taints)
+    kept = json.loads(apiserver.kubectl("get", "node", node, "--output=json"))
+    assert (conditions, taints) == (kept["status"]["conditions"], kept["spec"]["taints"])
+
+
+def test_an_autoscaler_puts_the_startup_taint_on(
+    apiserver: controlplane.ApiServer, node: str
+) -> None:
+    """Karpenter makes a node its own with one write, its startup taints in it; it does not take them off."""
+    karpenter = callers.node_writer(apiserver)
+    startup = {"key": callers.KEY, "value": "unverified", "effect": "NoSchedule"}
+    registered = {
+        "metadata": {"labels": {"karpenter.sh/registered": "true"}},
+        "spec": {"taints": [startup]},
+    }
+    karpenter.kubectl("patch", "node", node, "--type=merge", "--patch", json.dumps(registered))
+    said = apiserver.kubectl("get", "node", node, "--output=jsonpath={.spec.taints}")
+    assert [startup] == json.loads(said)
+    with pytest.raises(cache.RigError, match="taken off, by agent, gate and those"):
+        callers.write_taints(karpenter, node)
 
 
 def test_half_an_install_stops_no_kubelet(
@@ -113,11 +119,9 @@ def test_half_an_install_stops_no_kubelet(
     try:
         for kind in ("validatingadmissionpolicybinding", "validatingadmissionpolicy"):
             apiserver.kubectl("delete", kind, *names)
-            _live(apiserver, tmp_path)
+            callers.live(apiserver, tmp_path)
             _apply(apiserver, objects)
-        broken = objects.replace(
-            "variables.oldConditions == variables.newConditions &&", "1/0 == 1 &&"
-        )
+        broken = objects.replace("variables.sameConditions &&", "1/0 == 1 &&")
         assert broken != objects
         _apply(apiserver, broken)
         waiting.until(
@@ -125,7 +129,7 @@ def test_half_an_install_stops_no_kubelet(
             lambda: _breaks(apiserver),
             seconds=callers.EFFECT_SECONDS,
         )
-        _live(apiserver, tmp_path)
+        callers.live(apiserver, tmp_path)
     finally:
         _apply(apiserver, objects)
 
@@ -171,7 +175,7 @@ def test_startup_taint_comes_with_the_registration(
             "the policy to act", lambda: _is_born_closed(apiserver), seconds=callers.EFFECT_SECONDS
         )
         name = f"policy-{uuid.uuid4().hex[:8]}"
-        _register(callers.kubelet_of(apiserver, name, tmp_path), name, callers.OTHERS)
+        callers.register(callers.kubelet_of(apiserver, name, tmp_path), name, callers.OTHERS)
         taints = json.loads(
             apiserver.kubectl("get", "node", name, "--output=jsonpath={.spec.taints}")
         )

@@ -1,4 +1,4 @@
-"""Another controller that may write our taint, and nothing else of ours by RBAC's leave alone."""
+"""Another controller that may take our taint off, and nothing else of ours by RBAC's leave alone."""
 
 import json
 from collections.abc import Iterator
@@ -46,12 +46,13 @@ def _binding(name: str, role: str) -> dict[str, object]:
 def test_the_shipped_role_lets_another_controller_write_the_taint(
     apiserver: controlplane.ApiServer, controller: callers.Caller, node: str
 ) -> None:
-    """Without it the policy refuses; with it the taint comes and goes."""
+    """Without it the taint comes and stays; with it, it comes and goes."""
     ours = {"key": callers.KEY, "value": "unverified", "effect": "NoSchedule"}
-    with pytest.raises(cache.RigError, match="written by agent, gate and those"):
-        callers.write_taints(controller, node, callers.OTHERS, ours)
+    callers.write_taints(controller, node, callers.OTHERS, ours)
+    with pytest.raises(cache.RigError, match="taken off, by agent, gate and those"):
+        callers.write_taints(controller, node, callers.OTHERS)
     file = FOLDER / "components/node-readiness-controller/taint-writer.yaml"
     apiserver.kubectl("apply", "--server-side", "--filename", str(file))
     apiserver.apply(json.dumps(_binding("fabric-taint-writer", "fabric-taint-writer")))
-    callers.write_taints(controller, node, callers.OTHERS, ours)
     callers.write_taints(controller, node, callers.OTHERS)
+    callers.write_taints(controller, node, callers.OTHERS, ours)
